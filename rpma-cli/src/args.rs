@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use crate::settings::{Completions, Flush, Method, Op, Sweep, parse_number, parse_rate};
+use crate::settings::{Completions, Flush, Limit, Method, Op, Sweep, parse_number, parse_rate};
 
 /// The port of `rpma serve`, unless another one is given.
 const DEFAULT_PORT: u16 = 7204;
@@ -23,7 +23,7 @@ Examples:
   rpma doctor 192.0.2.2                  the device that has this address
   rpma doctor mlx5_0 --memory /dev/dax0.0
   rpma doctor --memory /dev/dax0.0 --range 0..4m
-  rpma doctor --json
+  rpma doctor --format json
 
 Exit status: 0 if a remote flush can work, 1 if not, 2 for wrong arguments.")]
 pub(crate) struct Doctor {
@@ -37,9 +37,8 @@ pub(crate) struct Doctor {
     /// g for KiB, MiB or GiB
     #[arg(long, value_name = "START..END", requires = "memory")]
     pub(crate) range: Option<Range>,
-    /// Print a JSON object instead of text
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) form: Form,
     #[cfg(feature = "sim")]
     #[command(flatten)]
     pub(crate) fabric: SimulatedFabric,
@@ -119,12 +118,8 @@ pub(crate) struct Check {
     #[arg(value_name = "SERVER[:PORT]")]
     #[cfg_attr(not(feature = "sim"), arg(required_unless_present = "list"))]
     pub(crate) server: Option<Endpoint>,
-    /// Print a JSON object instead of text
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Also write the report as JSON to this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) form: Form,
     /// Run only the cases whose names begin so
     #[arg(
         long,
@@ -134,7 +129,7 @@ pub(crate) struct Check {
     )]
     pub(crate) only: Vec<String>,
     /// List the cases instead of running them
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["format", "out"])]
     pub(crate) list: bool,
     /// Use no native flush and no native atomic write, as on a device without them
     #[arg(long)]
@@ -174,9 +169,11 @@ Examples:
   rpma perf 192.0.2.2 --op commit --depth 16 --completions wait
   rpma perf 192.0.2.2 192.0.2.3 192.0.2.4 --op commit --copies 2
   rpma perf 192.0.2.2 --sweep size=64..64k,depth=1..64 --out results.jsonl
+  rpma perf 192.0.2.2 --op commit --fail-if 'p99>20us'
   rpma perf report results.jsonl -o report.html
 
-Exit status: 0 if all points were measured, 1 if one was not or for an error, 2 for wrong arguments.";
+Exit status: 0 if all points were measured to their end and none is bad by --fail-if, 1 if not or
+for an error, 2 for wrong arguments.";
 
 #[cfg(feature = "sim")]
 const PERF_HELP: &str = "\
@@ -188,7 +185,42 @@ Examples:
   rpma perf --sweep size=64..4k --out results.jsonl
   rpma perf report results.jsonl -o report.html
 
-Exit status: 0 if all points were measured, 1 if one was not or for an error, 2 for wrong arguments.";
+Exit status: 0 if all points were measured to their end and none is bad by --fail-if, 1 if not or
+for an error, 2 for wrong arguments.";
+
+/// Connect to `rpma serve` on another host, write and flush for a second, and print the times
+#[derive(Clone, Debug, Args)]
+#[command(after_help = PING_HELP)]
+pub(crate) struct Ping {
+    /// The address of the server, and its port (7204)
+    #[cfg_attr(
+        not(feature = "sim"),
+        arg(required = true, value_name = "SERVER[:PORT]")
+    )]
+    #[cfg_attr(feature = "sim", arg(skip))]
+    pub(crate) server: Option<Endpoint>,
+    #[command(flatten)]
+    pub(crate) form: Form,
+    #[cfg(feature = "sim")]
+    #[command(flatten)]
+    pub(crate) fabric: SimulatedFabric,
+}
+
+#[cfg(not(feature = "sim"))]
+const PING_HELP: &str = "\
+Example:
+  rpma ping 192.0.2.2
+
+Exit status: 0 if the server answered, 1 if not, 2 for wrong arguments.";
+
+#[cfg(feature = "sim")]
+const PING_HELP: &str = "\
+This is the simulated build. Its times are the work of the simulator.
+
+Example:
+  rpma ping --profile strict
+
+Exit status: 0 if the server answered, 1 if not, 2 for wrong arguments.";
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum PerfCommand {
@@ -251,15 +283,13 @@ pub(crate) struct Measure {
     /// The copies that a commit waits for. Without it: one on each server
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) copies: Option<u32>,
-    /// The time before the measurement, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
-    pub(crate) warm_up: f64,
-    /// The time of the measurement, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_time)]
-    pub(crate) time: f64,
-    /// The operations of the measurement, instead of a time
-    #[arg(long, value_name = "COUNT", conflicts_with = "time", value_parser = parse_size)]
-    pub(crate) count: Option<u64>,
+    #[command(flatten)]
+    pub(crate) span: Span,
+    /// End with status 1 if this holds for a point, such as p99>20us. The quantities
+    /// are least, mean, p50, p90, p99, p99.9, p99.99 and most (times), rate (operations a second),
+    /// gbps and not-begun
+    #[arg(long, value_name = "CONDITION")]
+    pub(crate) fail_if: Vec<Limit>,
     /// Measure each pair of these values, as one run. a..b is a, its doubles and b; a/b is a and b
     #[arg(
         long,
@@ -268,12 +298,8 @@ pub(crate) struct Measure {
         hide_default_value = true
     )]
     pub(crate) sweep: Sweep,
-    /// Print a table, lines of JSON, or CSV
-    #[arg(long, value_enum, value_name = "NAME", default_value_t = Format::Table)]
-    pub(crate) format: Format,
-    /// Also write the results as lines of JSON to this file, for `rpma perf report`
-    #[arg(long, value_name = "FILE")]
-    pub(crate) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) form: Form,
     #[cfg(feature = "sim")]
     #[command(flatten)]
     pub(crate) fabric: SimulatedFabric,
@@ -283,10 +309,35 @@ pub(crate) struct Measure {
     pub(crate) simulated_servers: u8,
 }
 
-/// The output of a measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// How long a measurement takes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Span {
+    /// The time before the measurement, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
+    pub(crate) warm_up: f64,
+    /// The time of the measurement, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_time)]
+    pub(crate) time: f64,
+    /// The operations of the measurement, instead of a time
+    #[arg(long, value_name = "COUNT", conflicts_with = "time", value_parser = parse_size)]
+    pub(crate) count: Option<u64>,
+}
+
+/// The form of a result, and its file.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Form {
+    /// Print text, JSON or CSV. `rpma perf` prints a line of JSON for each point
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Format::Text)]
+    pub(crate) format: Format,
+    /// Also write the result as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    Table,
+    #[default]
+    Text,
     Json,
     Csv,
 }
@@ -303,17 +354,23 @@ fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.0..=LONGEST).contains(&seconds) => Ok(seconds),
-        _ => Err(format!("give seconds, from 0 to {LONGEST}")),
-    }
+    seconds_from(0.0, text)
 }
 
 fn parse_time(text: &str) -> Result<f64, String> {
-    match parse_seconds(text) {
-        Ok(seconds) if seconds >= 0.001 => Ok(seconds),
-        _ => Err(format!("give seconds, from 0.001 to {LONGEST}")),
-    }
+    seconds_from(0.001, text)
+}
+
+fn seconds_from(least: f64, text: &str) -> Result<f64, String> {
+    let fault = match text.parse::<f64>() {
+        Ok(seconds) if (least..=LONGEST).contains(&seconds) => return Ok(seconds),
+        Ok(seconds) if seconds < least => "it is too short",
+        Ok(_) => "it is too long",
+        Err(_) => "it is no number",
+    };
+    Err(format!(
+        "{fault}: give {least} to {LONGEST}, in seconds and without a unit"
+    ))
 }
 
 /// The simulated fabric, for both sides of a command.

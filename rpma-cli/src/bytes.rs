@@ -22,16 +22,9 @@ fn next(state: &mut u64) -> u64 {
     bits ^ bits >> 31
 }
 
-/// The checksum of some bytes. Each step is reversible, so a difference in one word always shows.
+/// The checksum of some bytes.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
-    let mut sum = bytes.len() as u64;
-    for chunk in bytes.chunks(8) {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        sum = (sum ^ u64::from_le_bytes(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        sum ^= sum >> 32;
-    }
-    sum
+    crc32c::crc32c(bytes).into()
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::args::{Check, Doctor, Perf, Serve};
+use crate::args::{Check, Doctor, Perf, Ping, Serve};
 use crate::check::CaseName;
 
 /// Find out whether RDMA with persistent memory works here, and what you may rely on
 ///
 /// `rpma doctor` looks at this host, and names a remedy for each problem. It changes nothing and
-/// needs no root. `rpma check` tries every operation of the library rpma against `rpma serve` on
+/// needs no root. `rpma ping` tries a flush between two hosts for a second. `rpma check` tries every operation of the library rpma against `rpma serve` on
 /// another host, and writes a report. `rpma perf` measures the operations.
 #[derive(Debug, Parser)]
 #[command(name = "rpma", version, after_help = AFTER_HELP)]
@@ -24,8 +24,9 @@ const AFTER_HELP: &str = "\
 Examples:
   rpma doctor                              this host, with all its RDMA devices
   rpma serve 192.0.2.2                     on one host ...
-  rpma check 192.0.2.2 --out report.json   ... and on the other
-  rpma perf 192.0.2.2 --op write-flush     ... there as well
+  rpma ping 192.0.2.2                      ... and on the other: does a flush work?
+  rpma check 192.0.2.2 --out report.json   ... there as well, all operations
+  rpma perf 192.0.2.2 --op write-flush     ... and how fast they are
 
 Exit status: 0 for a good result, 1 for a bad one or an error, 2 for wrong arguments.
 
@@ -38,18 +39,28 @@ This is the simulated build. It needs no RDMA, and its results are about no real
 
 Examples:
   rpma doctor                    a simulated host
+  rpma ping                      a write and its flush, between two simulated hosts
   rpma check --profile strict    both sides of a check, in one process
   rpma perf --op commit          both sides of a measurement
 
 Exit status: 0 for a good result, 1 for a bad one or an error, 2 for wrong arguments.";
 
 /// The names of the commands.
-pub(crate) const COMMANDS: [&str; 6] = ["doctor", "serve", "check", "perf", "man", "completions"];
+pub(crate) const COMMANDS: [&str; 7] = [
+    "doctor",
+    "serve",
+    "ping",
+    "check",
+    "perf",
+    "man",
+    "completions",
+];
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Doctor(Doctor),
     Serve(Serve),
+    Ping(Ping),
     Check(Check),
     Perf(Perf),
     /// Print the man page of rpma, or of one of its commands
@@ -78,9 +89,13 @@ impl Cli {
             "only" => arg.value_parser(CaseName),
             _ => arg,
         };
-        Self::command().mut_subcommands(|command| match command.get_name() {
-            "check" => command.mut_args(with_names),
-            _ => command,
+        Self::command().mut_subcommands(|command| {
+            // A negative number is a wrong value, and no unknown option.
+            let command = command.allow_negative_numbers(true);
+            match command.get_name() {
+                "check" => command.mut_args(with_names),
+                _ => command,
+            }
         })
     }
 

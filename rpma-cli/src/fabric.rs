@@ -6,8 +6,8 @@ use std::path::Path;
 use rpma::sim::{Fabric, Host, JoinHandle, Profile};
 use rpma::{Device, Peer, Side};
 
-use crate::args::{Check, Ddio, Doctor, Endpoint, Fault, Measure, Serve};
-use crate::facts::{Facts, Files, Pmem, Port, RdmaDevice};
+use crate::args::{Check, Ddio, Doctor, Endpoint, Fault, Measure, Ping, Serve};
+use crate::facts::{Dax, DaxState, Facts, Files, Pmem, Port, RdmaDevice};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
 use crate::report::{Outcome, Output};
@@ -61,7 +61,11 @@ fn simulated(host: &Host, profile: &Profile) -> Result<doctor::Host, Problem> {
     let facts = Facts {
         devices: vec![device],
         pmem: Pmem {
-            devices: vec![format!("{DAX}0.0")],
+            dax: vec![Dax {
+                name: "dax0.0".into(),
+                state: DaxState::Usable,
+                is_persistent: true,
+            }],
             ..Pmem::default()
         },
         ..Facts::default()
@@ -113,23 +117,47 @@ pub(crate) fn measure(
     interrupt: &Interrupt,
     out: &mut Output,
 ) -> Result<Outcome, Problem> {
-    let fabric = Fabric::new(args.fabric.profile.clone());
-    let client = fabric.host("client");
-    let mut args = args.clone();
-    let mut servers = Vec::new();
-    for number in 1..=args.simulated_servers {
-        let (server, addr) = server(&fabric.host(&format!("server{number}")), None)?;
-        servers.push(server);
-        args.servers.push(addr);
-    }
-    let measured = {
-        let _entered = client.enter();
+    with_servers(&args.fabric.profile, args.simulated_servers, |servers| {
+        let args = Measure {
+            servers,
+            ..args.clone()
+        };
         perf::run(&args, interrupt, out)
+    })
+}
+
+/// `rpma ping` to a server on another simulated host.
+pub(crate) fn ping(
+    args: &Ping,
+    interrupt: &Interrupt,
+    out: &mut Output,
+) -> Result<Outcome, Problem> {
+    with_servers(&args.fabric.profile, 1, |servers| {
+        let args = Ping {
+            server: servers.into_iter().next(),
+            ..args.clone()
+        };
+        perf::ping::run(&args, interrupt, out)
+    })
+}
+
+/// Runs a client on a host of its own.
+fn with_servers(
+    profile: &Profile,
+    count: u8,
+    client: impl FnOnce(Vec<Endpoint>) -> Result<Outcome, Problem>,
+) -> Result<Outcome, Problem> {
+    let fabric = Fabric::new(profile.clone());
+    let host = fabric.host("client");
+    let servers = (1..=count).map(|number| server(&fabric.host(&format!("server{number}")), None));
+    let (servers, addrs): (Vec<_>, Vec<_>) =
+        servers.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    let outcome = {
+        let _entered = host.enter();
+        client(addrs)
     };
-    for server in servers {
-        server.stop()?;
-    }
-    measured
+    servers.into_iter().try_for_each(Running::stop)?;
+    outcome
 }
 
 /// Starts a server with persistent memory.
@@ -191,7 +219,6 @@ mod tests {
     use crate::cli::{Cli, Command};
     use crate::doctor::tests::Text;
     use crate::facts::Interface;
-    use crate::report::LABEL;
 
     /// Examines a simulated host that a test has changed.
     fn examine(args: &[&str], change: impl FnOnce(&mut doctor::Host)) -> (Outcome, String) {
@@ -242,8 +269,7 @@ mod tests {
             host.addresses.push("fe80::77%roce0".into());
             let roce0 = Interface {
                 name: "roce0".into(),
-                mtu: None,
-                state: None,
+                ..Interface::default()
             };
             host.facts.devices[0].ports[0].interfaces.push(roce0);
         };
@@ -261,7 +287,7 @@ mod tests {
         ] {
             let (outcome, text) = examine(&[target], change);
             assert_eq!(outcome, Outcome::Bad);
-            let lines = format!("BAD     address: {found}\n{LABEL}        -> {remedy}\n");
+            let lines = format!("BAD     address: {found}\n        -> {remedy}\n");
             assert!(text.contains(&lines), "{text}");
         }
     }

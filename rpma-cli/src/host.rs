@@ -1,4 +1,5 @@
-//! [`Host`]: one side of a check, as its report has it.
+//! [`Host`]: one side of a check, as its report has it: with facts that may be published, and no
+//! others. The other side is made of the same facts again, because its text comes over a network.
 
 use std::fmt;
 #[cfg(not(feature = "sim"))]
@@ -8,7 +9,7 @@ use rpma::{Durable, Peer};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Ddio;
-use crate::facts::Facts;
+use crate::facts::{Facts, published};
 
 /// A host of a check. It has no name and no address: the report may be published.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,7 +21,7 @@ pub(crate) struct Host {
     /// The version of its headers.
     pub(crate) built_with: Option<u32>,
     pub(crate) device: String,
-    /// The device's own text, such as `rxe`.
+    /// The driver of the device.
     pub(crate) description: Option<String>,
     pub(crate) board: Option<String>,
     /// Software devices have none.
@@ -96,7 +97,7 @@ impl Host {
             built_with: facts.rdma_core.built_with,
             kernel: facts.kernel,
             device: peer.get_device_name().to_owned(),
-            description: device.description,
+            description: published::driver(&device).map(Into::into),
             board: device.board,
             firmware: device.firmware,
             mtu: port.interfaces.first().and_then(|interface| interface.mtu),
@@ -106,6 +107,58 @@ impl Host {
             native_atomic_write: peer.is_native_atomic_write_capable(),
             on_demand_paging: peer.is_odp_capable(),
             memory: None,
+        }
+        .published()
+    }
+
+    /// The same host without texts that could have names, addresses or serial numbers.
+    pub(crate) fn published(self) -> Self {
+        let word = |list: &'static str, text: Option<String>| {
+            text.and_then(|text| published::known(list, &text))
+                .map(Into::into)
+        };
+        Self {
+            rpma: published::version(&self.rpma).unwrap_or_default(),
+            kernel: self.kernel.as_deref().and_then(published::version),
+            device: published::device_name(&self.device),
+            description: word(published::DRIVERS, self.description),
+            board: self.board.as_deref().and_then(published::board),
+            firmware: self.firmware.as_deref().and_then(published::version),
+            link: word(published::LINKS, self.link),
+            rate: self.rate.as_deref().and_then(published::rate),
+            memory: self.memory.map(Memory::published),
+            ..self
+        }
+    }
+}
+
+/// The kinds of memory and the persistence domains, as the library names them.
+const KINDS: &str = "device-DAX|file on a DAX file system|ordinary file|ordinary memory";
+const DOMAINS: &str = "unknown|memory and processor caches (eADR)|memory and its controller (ADR)|virtio-pmem|volatile";
+
+/// Why memory is not registered for persistent flushes.
+pub(crate) const VOLATILE: &str =
+    "this memory loses its data with the power. A device-DAX keeps them";
+pub(crate) const REFUSED: &str =
+    "the server's device does not register its memory for persistent flushes";
+
+impl Memory {
+    /// The domain's source is a path, which is left out.
+    fn published(self) -> Self {
+        let domain = self
+            .domain
+            .split_once(": ")
+            .map_or(&*self.domain, |(domain, _)| domain);
+        let why = |why: String| published::known(VOLATILE, &why).unwrap_or(REFUSED).into();
+        Self {
+            kind: published::known(KINDS, &self.kind)
+                .unwrap_or("unknown")
+                .into(),
+            domain: published::known(DOMAINS, domain)
+                .unwrap_or("unknown")
+                .into(),
+            not_persistent: self.not_persistent.map(why),
+            ..self
         }
     }
 }
@@ -121,34 +174,62 @@ fn facts() -> Facts {
     Facts::default()
 }
 
-/// A fact, if it is known.
-fn or_unknown(fact: Option<impl fmt::Display>) -> String {
-    fact.map_or_else(|| "unknown".to_owned(), |fact| fact.to_string())
+/// The facts of a host that a report names, in its order.
+pub(crate) type Fact = (&'static str, Option<String>);
+
+impl Host {
+    /// All facts, with the known ones.
+    pub(crate) fn facts(&self) -> [Fact; 14] {
+        let native = |native: bool| if native { "native" } else { "fallback" };
+        [
+            ("device", Some(self.device.clone())),
+            ("description", self.description.clone()),
+            ("board", self.board.clone()),
+            ("firmware", self.firmware.clone()),
+            ("link", self.link.clone()),
+            ("link rate", self.rate.clone()),
+            ("MTU", self.mtu.map(|mtu| mtu.to_string())),
+            ("flush", Some(native(self.native_flush).to_owned())),
+            (
+                "atomic write",
+                Some(native(self.native_atomic_write).to_owned()),
+            ),
+            ("kernel", self.kernel.clone()),
+            (
+                "rdma-core",
+                self.rdma_core.map(|version| version.to_string()),
+            ),
+            (
+                "rdma-core headers",
+                self.built_with.map(|version| version.to_string()),
+            ),
+            ("rpma", Some(self.rpma.clone())),
+            ("memory", self.memory.as_ref().map(ToString::to_string)),
+        ]
+    }
 }
 
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let has = |native: bool| if native { "native" } else { "fallback" };
-        write!(
-            f,
-            "{} ({}), firmware {}, link {}, MTU {}, flush {}, atomic write {}, ",
-            self.device,
-            or_unknown(self.board.as_ref().or(self.description.as_ref())),
-            or_unknown(self.firmware.as_ref()),
-            or_unknown(self.link.as_ref()),
-            or_unknown(self.mtu),
-            has(self.native_flush),
-            has(self.native_atomic_write),
-        )?;
-        write!(
-            f,
-            "Linux {}, rdma-core {} (built with {}), rpma {}",
-            or_unknown(self.kernel.as_ref()),
-            or_unknown(self.rdma_core),
-            or_unknown(self.built_with),
-            self.rpma
-        )
+/// The hosts of a run: a line for each of them, and one with the facts that no host knows.
+pub(crate) fn lines(client: &Host, servers: &[&Host]) -> Vec<String> {
+    let line = |(name, host): (&str, &Host)| {
+        let known = host.facts().into_iter();
+        let known = known.filter_map(|(fact, value)| Some(format!("{fact} {}", value?)));
+        format!("{name}: {}", known.collect::<Vec<_>>().join(", "))
+    };
+    let servers = servers.iter().map(|server| ("server", *server));
+    let hosts: Vec<(&str, &Host)> = [("client", client)].into_iter().chain(servers).collect();
+    let mut lines: Vec<String> = hosts.iter().copied().map(line).collect();
+    let mut unknown = client.facts().map(|(fact, _)| fact).to_vec();
+    unknown.retain(|fact| {
+        let knows = |(name, value): Fact| name == *fact && value.is_some();
+        !hosts
+            .iter()
+            .any(|(_, host)| host.facts().into_iter().any(knows))
+    });
+    if !unknown.is_empty() {
+        lines.push(format!("unknown: {}", unknown.join(", ")));
     }
+    lines
 }
 
 impl fmt::Display for Memory {
@@ -164,5 +245,77 @@ impl fmt::Display for Memory {
             Some(why) => write!(f, "; no persistent flushes: {why}"),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host whose texts are all this one.
+    fn with(text: &str) -> Host {
+        let some = || Some(text.to_owned());
+        Host {
+            rpma: text.into(),
+            kernel: some(),
+            rdma_core: Some(56),
+            built_with: Some(56),
+            device: text.into(),
+            description: some(),
+            board: some(),
+            firmware: some(),
+            link: some(),
+            rate: some(),
+            mtu: Some(1500),
+            native_flush: true,
+            native_atomic_write: true,
+            on_demand_paging: true,
+            memory: Some(Memory {
+                kind: text.into(),
+                domain: format!("{text}: {text}"),
+                ddio: Ddio::On,
+                durable: DurableName::Nothing,
+                not_persistent: some(),
+            }),
+        }
+    }
+
+    /// Promise: a report has no text of the other host that could be a name, an address, a path or a
+    /// serial number.
+    #[test]
+    fn a_host_of_a_report_has_no_names() -> serde_json::Result<()> {
+        for secret in published::tests::SECRETS {
+            let host = with(secret).published();
+            let text = format!(
+                "{} {:?}",
+                serde_json::to_string(&host)?,
+                lines(&host, &[&host])
+            );
+            assert!(!text.contains(secret), "{secret} in {text}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_facts_of_a_host_stay() {
+        let host = Host {
+            rpma: "0.1.0".into(),
+            kernel: Some("6.12.118".into()),
+            device: "mlx5_0".into(),
+            description: Some("mlx5_core".into()),
+            board: Some("MT_0000000223".into()),
+            firmware: Some("20.31.1014".into()),
+            link: Some("Ethernet".into()),
+            rate: Some("100 Gb/sec".into()),
+            memory: Some(Memory {
+                kind: "device-DAX".into(),
+                domain: "virtio-pmem".into(),
+                ddio: Ddio::Off,
+                durable: DurableName::Nothing,
+                not_persistent: Some(VOLATILE.into()),
+            }),
+            ..with("")
+        };
+        assert_eq!(host.clone().published(), host);
     }
 }

@@ -1,8 +1,8 @@
 //! The command `rpma`: does RDMA with persistent memory work here, and which promises hold?
 //!
 //! `rpma doctor` looks at one host. `rpma check` tries every operation of the library against
-//! `rpma serve` on another host, and `rpma perf` measures the operations. The exit status is 0 for a good result, 1 for a bad result or an
-//! error, and 2 for wrong arguments.
+//! `rpma serve` on another host, and `rpma perf` measures the operations. The exit status is 0 for
+//! a good result, 1 for a bad result or an error, and 2 for wrong arguments.
 
 #![forbid(unsafe_code)]
 
@@ -30,7 +30,6 @@ mod serve;
 mod settings;
 mod time;
 mod wire;
-mod words;
 
 use std::process::ExitCode;
 
@@ -40,12 +39,16 @@ use interrupt::Interrupt;
 use problem::Problem;
 use report::{Outcome, Output};
 
+/// The status of a program that SIGPIPE has ended, in a shell.
+const CLOSED_PIPE: u8 = 141;
+
 fn main() -> ExitCode {
     match run(Cli::read().command) {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
         Ok(Outcome::Bad) => ExitCode::FAILURE,
+        Err(problem) if problem.is_closed_pipe() => ExitCode::from(CLOSED_PIPE),
         Err(problem) => {
-            eprintln!("{}error: {problem}", report::LABEL);
+            report::error_line(&format!("error: {problem}"));
             ExitCode::FAILURE
         }
     }
@@ -56,6 +59,7 @@ fn run(command: Command) -> Result<Outcome, Problem> {
     match command {
         Command::Doctor(args) => diagnose(&args, &Interrupt::install()?, out),
         Command::Serve(args) => serve(&args, &Interrupt::install()?, out),
+        Command::Ping(args) => ping(&args, &Interrupt::install()?, out),
         Command::Check(args) => check(&args, &Interrupt::install()?, out),
         Command::Perf(args) => match &args.command {
             Some(PerfCommand::Report(report)) => {
@@ -70,8 +74,9 @@ fn run(command: Command) -> Result<Outcome, Problem> {
 
 #[cfg(not(feature = "sim"))]
 use self::{
-    check::run as check, doctor::run as diagnose, perf::run as measure, serve::run as serve,
+    check::run as check, doctor::run as diagnose, perf::ping::run as ping, perf::run as measure,
+    serve::run as serve,
 };
 
 #[cfg(feature = "sim")]
-use self::fabric::{check, diagnose, measure, serve};
+use self::fabric::{check, diagnose, measure, ping, serve};

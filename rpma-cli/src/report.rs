@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::args::{Form, Format};
 use crate::problem::{Problem, one_line};
 
 /// The version of the JSON. It changes if a field goes or gets another meaning.
 pub(crate) const VERSION: u32 = 1;
 
-/// The beginning of each line.
-pub(crate) const LABEL: &str = if cfg!(feature = "sim") {
-    "simulated: "
+/// The first line of all text.
+pub(crate) const HEAD: &str = if cfg!(feature = "sim") {
+    "simulated: the results are about no real device\n"
 } else {
     ""
 };
@@ -58,8 +59,10 @@ impl Verdict {
 pub(crate) struct Finding {
     pub(crate) check: &'static str,
     pub(crate) verdict: Verdict,
+    /// The words have names and addresses, and a report may be published.
+    #[serde(skip)]
     pub(crate) found: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip)]
     pub(crate) remedy: Option<String>,
 }
 
@@ -135,7 +138,11 @@ impl<T: Serialize> Report<T> {
 }
 
 /// The place of a command's output.
-pub(crate) struct Output(Box<dyn Write + Send>);
+pub(crate) struct Output {
+    place: Box<dyn Write + Send>,
+    /// Whether the text has its first line.
+    has_head: bool,
+}
 
 impl Output {
     pub(crate) fn stdout() -> Self {
@@ -143,15 +150,21 @@ impl Output {
     }
 
     pub(crate) fn to(place: impl Write + Send + 'static) -> Self {
-        Self(Box::new(place))
+        Self {
+            place: Box::new(place),
+            has_head: HEAD.is_empty(),
+        }
     }
 
-    /// Prints one line of text, with its label.
+    /// Prints one line of text. The first one has the head above it.
     pub(crate) fn line(&mut self, text: impl Display) -> Result<(), Problem> {
+        if !mem::replace(&mut self.has_head, true) {
+            self.bytes(HEAD.as_bytes())?;
+        }
         let text = text.to_string();
         // The indentation of a remedy stays.
         let indent = text.len() - text.trim_start().len();
-        let line = format!("{LABEL}{:indent$}{}\n", "", one_line(&text));
+        let line = format!("{:indent$}{}\n", "", one_line(&text));
         self.bytes(line.as_bytes())
     }
 
@@ -159,17 +172,71 @@ impl Output {
         finding.lines().try_for_each(|line| self.line(line))
     }
 
-    pub(crate) fn json(&mut self, report: &impl Serialize) -> Result<(), Problem> {
-        self.bytes(json(report)?.as_bytes())
+    /// Ends with a report: as JSON, its rows as CSV, or nothing after its text. The file has the
+    /// JSON.
+    pub(crate) fn report<T: Serialize>(
+        &mut self,
+        form: &Form,
+        file: Option<ResultFile>,
+        body: T,
+        rows: &[impl Serialize],
+    ) -> Result<(), Problem> {
+        let json = serde_json::to_string_pretty(&Report::new(body));
+        let json =
+            json.map_err(|error| Problem::new(format!("the report cannot be made: {error}"), ""))?;
+        match form.format {
+            Format::Text => {}
+            Format::Json => self.bytes(format!("{json}\n").as_bytes())?,
+            Format::Csv => self.csv(rows)?,
+        }
+        file.map_or(Ok(()), |mut file| file.write(&(json + "\n")))
+    }
+
+    /// Prints values as CSV, with a head.
+    pub(crate) fn csv(&mut self, rows: &[impl Serialize]) -> Result<(), Problem> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let written = rows.iter().try_for_each(|row| writer.serialize(row));
+        self.csv_bytes(written, writer)
+    }
+
+    /// Prints a row of CSV.
+    pub(crate) fn row(&mut self, cells: impl Iterator<Item = String>) -> Result<(), Problem> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let written = writer.write_record(cells.map(String::into_bytes));
+        self.csv_bytes(written, writer)
+    }
+
+    fn csv_bytes(
+        &mut self,
+        written: csv::Result<()>,
+        writer: csv::Writer<Vec<u8>>,
+    ) -> Result<(), Problem> {
+        let bytes = written.map_err(|error| error.to_string());
+        let bytes = bytes.and_then(|()| writer.into_inner().map_err(|error| error.to_string()));
+        match bytes {
+            Ok(bytes) => self.bytes(&bytes),
+            Err(error) => Err(Problem::new(
+                format!("the result cannot be written: {error}"),
+                "",
+            )),
+        }
     }
 
     /// Prints bytes as they are.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Problem> {
-        self.0
+        self.place
             .write_all(bytes)
-            .and_then(|()| self.0.flush())
-            .map_err(|error| Problem::new(format!("the output cannot be written: {error}"), ""))
+            .and_then(|()| self.place.flush())
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::BrokenPipe => Problem::closed_pipe(),
+                _ => Problem::new(format!("the output cannot be written: {error}"), ""),
+            })
     }
+}
+
+/// Prints a line for people, beside the results. An error output that is gone is no reason to end.
+pub(crate) fn error_line(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// A file of results. It keeps its old contents until the first result is there.
@@ -181,6 +248,11 @@ pub(crate) struct ResultFile {
 }
 
 impl ResultFile {
+    /// The file of a form, if it has one.
+    pub(crate) fn of(form: &Form) -> Result<Option<Self>, Problem> {
+        form.out.as_deref().map(Self::open).transpose()
+    }
+
     /// Opens it before the work begins, so that no results are lost.
     pub(crate) fn open(path: &Path) -> Result<Self, Problem> {
         let mut options = OpenOptions::new();
@@ -199,11 +271,15 @@ impl ResultFile {
 
     /// Writes a part of the results.
     pub(crate) fn write(&mut self, text: &str) -> Result<(), Problem> {
-        let emptied = if mem::replace(&mut self.has_begun, true) {
-            Ok(())
-        } else {
-            self.file.set_len(0)
-        };
+        let is_first = !mem::replace(&mut self.has_begun, true);
+        // A pipe or a device has no length.
+        let emptied = self
+            .file
+            .metadata()
+            .and_then(|of| match is_first && of.is_file() {
+                true => self.file.set_len(0),
+                false => Ok(()),
+            });
         emptied
             .and_then(|()| self.file.write_all(text.as_bytes()))
             .map_err(|error| Self::problem(&self.path, &error))
@@ -220,15 +296,11 @@ impl ResultFile {
     }
 }
 
-/// A report as the text of a JSON file.
-pub(crate) fn json(report: &impl Serialize) -> Result<String, Problem> {
-    let text = serde_json::to_string_pretty(report)
-        .map_err(|error| Problem::new(format!("the report cannot be made: {error}"), ""))?;
-    Ok(text + "\n")
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
     use super::*;
 
     #[test]
@@ -242,6 +314,50 @@ mod tests {
                 "        -> modprobe rdma_ucm"
             ]
         );
+    }
+
+    /// Writes a file at once.
+    fn replace(place: &Path, text: &str) -> Result<(), Problem> {
+        ResultFile::open(place)?.write(text)
+    }
+
+    #[test]
+    fn an_old_file_keeps_its_text_until_the_first_result() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let place = folder.path().join("report.html");
+        fs::write(&place, "older text")?;
+        let mut file = ResultFile::open(&place).expect("it is opened");
+        assert_eq!(fs::read_to_string(&place)?, "older text");
+        file.write("new").expect("it is written");
+        assert_eq!(fs::read_to_string(&place)?, "new");
+        Ok(())
+    }
+
+    #[test]
+    fn a_link_stays_and_its_file_is_replaced_with_its_rights() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let (link, file) = (folder.path().join("link"), folder.path().join("file"));
+        fs::write(&file, "old")?;
+        fs::set_permissions(&file, Permissions::from_mode(0o640))?;
+        symlink("file", &link)?;
+        replace(&link, "new").expect("it can be written");
+        assert!(fs::symlink_metadata(&link)?.is_symlink());
+        assert_eq!(fs::read_to_string(&file)?, "new");
+        assert_eq!(fs::metadata(&file)?.permissions().mode() & 0o777, 0o640);
+        Ok(())
+    }
+
+    #[test]
+    fn a_full_disk_a_directory_and_an_absent_folder_are_problems() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let inside = folder.path().join("absent/report.html");
+        for place in [Path::new("/dev/full"), folder.path(), &inside] {
+            let problem = replace(place, "text").expect_err("no space").to_string();
+            assert!(problem.contains(&place.display().to_string()), "{problem}");
+            assert!(problem.contains("Give the path of a new file"), "{problem}");
+        }
+        assert_eq!(fs::read_dir(folder.path())?.count(), 0);
+        Ok(())
     }
 
     #[test]

@@ -2,15 +2,7 @@
 //! data of their connections.
 //!
 //! One connection of a session carries requests and answers, one after the other. Each message is
-//! one send of up to [`MAX`] bytes, little endian:
-//!
-//! | bytes | |
-//! |---|---|
-//! | 4 | `rpmC` |
-//! | 2 | the [`VERSION`] |
-//! | 2 | the length of the JSON |
-//! | 8 | the checksum of the JSON |
-//! | the rest | the JSON of a [`Request`] or an [`Answer`] |
+//! one send of up to [`MAX`] bytes: the JSON of a [`Request`] or an [`Answer`].
 //!
 //! The private data of each connection are an [`Offer`](rpma::Offer), whose data are a [`Tag`].
 //! Some cases announce other bytes instead ([`Asks::Bytes`]).
@@ -20,7 +12,6 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::bytes::checksum;
 use crate::host::Host;
 
 /// Both sides need the same.
@@ -29,7 +20,6 @@ pub(crate) const VERSION: u16 = 1;
 pub(crate) const MAX: usize = 4096;
 
 const MAGIC: [u8; 4] = *b"rpmC";
-const HEAD: usize = 16;
 
 /// The bytes of memory that the server offers. The first page has a mark, and tests nothing. A
 /// fabric compares all touched persistent memory again and again, so it has less.
@@ -265,7 +255,8 @@ impl Tag {
         session: 0,
         line: 0,
     };
-    const LEN: usize = 18;
+    /// The bytes after the version.
+    const LEN: usize = 12;
 
     pub(crate) fn encode(self) -> Vec<u8> {
         self.encode_as(VERSION)
@@ -280,27 +271,16 @@ impl Tag {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, NoTag> {
-        check_head(bytes)?;
-        match bytes.len() {
-            Self::LEN => Ok(Self {
-                session: u64::from_le_bytes(field(bytes, 6)),
-                line: u32::from_le_bytes(field(bytes, 14)),
+        let rest = bytes.strip_prefix(&MAGIC).ok_or(NoTag::Other)?;
+        let (version, rest) = rest.split_first_chunk().ok_or(NoTag::Other)?;
+        match (u16::from_le_bytes(*version), rest.len()) {
+            (VERSION, Self::LEN) => Ok(Self {
+                session: u64::from_le_bytes(field(rest, 0)),
+                line: u32::from_le_bytes(field(rest, 8)),
             }),
-            _ => Err(NoTag::Other),
+            (VERSION, _) => Err(NoTag::Other),
+            (version, _) => Err(NoTag::Version(version)),
         }
-    }
-}
-
-/// Checks the magic number and the version.
-fn check_head(bytes: &[u8]) -> Result<(), NoTag> {
-    match bytes {
-        [m0, m1, m2, m3, v0, v1, ..] if [*m0, *m1, *m2, *m3] == MAGIC => {
-            match u16::from_le_bytes([*v0, *v1]) {
-                VERSION => Ok(()),
-                version => Err(NoTag::Version(version)),
-            }
-        }
-        _ => Err(NoTag::Other),
     }
 }
 
@@ -320,40 +300,15 @@ impl fmt::Display for NoTag {
 /// The bytes of a message. The error is one line.
 pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, String> {
     let json = serde_json::to_vec(message).map_err(|error| error.to_string())?;
-    let len = u16::try_from(json.len()).ok();
-    let Some(len) = len.filter(|_| HEAD + json.len() <= MAX) else {
-        return Err(format!(
-            "a message of {} bytes is too long: {MAX} fit",
-            json.len()
-        ));
-    };
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend(VERSION.to_le_bytes());
-    bytes.extend(len.to_le_bytes());
-    bytes.extend(checksum(&json).to_le_bytes());
-    bytes.extend(json);
-    Ok(bytes)
+    match json.len() {
+        ..=MAX => Ok(json),
+        len => Err(format!("a message of {len} bytes is too long: {MAX} fit")),
+    }
 }
 
 /// The message in these bytes. The error is one line.
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
-    check_head(bytes).map_err(|no_tag| format!("a message has wrong bytes: {no_tag}"))?;
-    let Some((head, json)) = bytes.split_at_checked(HEAD) else {
-        return Err(format!("a message has only {} bytes", bytes.len()));
-    };
-    let (len, sum) = (u16::from_le_bytes(field(head, 6)), field(head, 8));
-    if json.len() != usize::from(len) {
-        return Err(format!(
-            "a message has {} bytes of JSON instead of {len}",
-            json.len()
-        ));
-    }
-    if checksum(json) != u64::from_le_bytes(sum) {
-        return Err(
-            "the checksum of a message is wrong: the network or a device damaged it".into(),
-        );
-    }
-    serde_json::from_slice(json).map_err(|error| format!("a message cannot be read: {error}"))
+    serde_json::from_slice(bytes).map_err(|error| format!("a message cannot be read: {error}"))
 }
 
 /// The bytes of a field. The callers' fields are inside.
@@ -382,27 +337,9 @@ mod tests {
     #[test]
     fn a_message_of_wrong_bytes_is_refused_with_the_reason() -> Result<(), String> {
         let good = encode(&SEND)?;
-        let with = |at: usize, byte: u8| {
-            let mut bytes = good.clone();
-            bytes[at] = byte;
-            bytes
-        };
-        let mut no_json = good.clone();
-        let last = no_json.len() - 1;
-        no_json[last] = b'x';
-        let sum = checksum(&no_json[HEAD..]);
-        no_json[8..HEAD].copy_from_slice(&sum.to_le_bytes());
-        for (bytes, reason) in [
-            (vec![], "do not belong"),
-            (good[..15].to_vec(), "only 15 bytes"),
-            (with(0, b'x'), "do not belong"),
-            (with(4, 2), "the version 2"),
-            (good[..last].to_vec(), "bytes of JSON instead of"),
-            (with(last, b'x'), "checksum"),
-            (no_json, "cannot be read"),
-        ] {
-            let error = decode::<Request>(&bytes).expect_err(reason);
-            assert!(error.contains(reason), "{error}");
+        for bytes in [&b""[..], b"rpmC", &good[..good.len() - 1], &[0; 16]] {
+            let error = decode::<Request>(bytes).expect_err("no message");
+            assert!(error.contains("cannot be read"), "{error}");
         }
         Ok(())
     }

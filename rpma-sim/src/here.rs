@@ -325,24 +325,29 @@ impl HostOfIds {
 
 /// Why the calling thread finds no device.
 #[doc(hidden)]
-pub fn why_no_device() -> &'static str {
+pub fn why_no_device() -> &'static [&'static str; 2] {
     if FOR_DEVICE.with_borrow(Option::is_some) {
         let found = HostOfIds::find();
         return match found.and_then(|of| of.alive(&of.shared.lock_quietly())) {
-            Ok(_) => "The host of the peer has devices",
-            Err(_) => {
+            Ok(_) => &["The host of the peer has devices", ""],
+            Err(_) => &[
                 "The simulated host of the peer's device has lost its power, or its programs were killed, since the \
-                 device was opened: open it again, and make another Peer"
-            }
+                 device was opened",
+                "open it again, and make another Peer",
+            ],
         };
     }
     if Host::current().is_some() {
-        "The thread is on a simulated host, which has devices"
+        &["The thread is on a simulated host, which has devices", ""]
     } else if !fabric::is_any_alive() {
-        "This program is built with rpma's feature `sim`, and no simulated Fabric is alive: make one \
-         (rpma::sim::Fabric), or build without that feature for real devices"
+        &[
+            "This program is built with rpma's feature `sim`, and no simulated Fabric is alive",
+            "make one (rpma::sim::Fabric), or build without that feature for real devices",
+        ]
     } else {
-        "This thread is on no simulated host, or on one that has lost its power since: start it with \
-         rpma::sim::Host::spawn, or call Host::enter in it"
+        &[
+            "This thread is on no simulated host, or on one that has lost its power since",
+            "start it with rpma::sim::Host::spawn, or call Host::enter in it",
+        ]
     }
 }

@@ -10,6 +10,10 @@ mod headers;
 
 use std::process;
 
+/// The end of each failure: tests and a first look need no library.
+const WITHOUT_LIBRARIES: &str =
+    "Or build without RDMA, on a simulated fabric: `--no-default-features --features sim`";
+
 fn main() {
     println!("cargo::rerun-if-changed=build");
     match natives() {
@@ -21,7 +25,7 @@ fn main() {
             }
         }),
         Err(reason) => {
-            for line in reason.lines() {
+            for line in reason.lines().chain(WITHOUT_LIBRARIES.lines()) {
                 println!("cargo::error={line}");
             }
             process::exit(1);

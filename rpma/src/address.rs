@@ -7,6 +7,7 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+use crate::hints::Hint;
 
 /// The call that asks the name service.
 pub(crate) const LOOK_UP: &str = "getaddrinfo";
@@ -154,16 +155,24 @@ fn is_link_local(addr: SocketAddr) -> bool {
 
 /// Advises about a failure to bind or to resolve an address.
 pub(crate) fn hint(error: Error, addr: SocketAddr, side: Side) -> Error {
-    const LINK_LOCAL: &str = "The address is link-local, and holds on the network interface after the % alone: \
-                              is that the right one, and does it have an RDMA device?";
-    const NO_SCOPE: &str = "The address is link-local: give the network interface on which it holds, as \
-                            in fe80::1%eth0";
-    const NO_DEVICE: &str = "No RDMA device that this user may open has this address or leads to it: use \
-                             an address of a network interface that has one (`rdma link` lists them), \
-                             and look at the rights of /dev/infiniband/uverbs*";
-    const NO_ROUTE: &str = "The address cannot be reached from any RDMA device of this host: is it \
-                            right, is the other host up, and is there a route to it?";
-    const TAKEN: &str = "Another program listens on this port: choose another one";
+    const LINK_LOCAL: Hint = &[
+        "The address is link-local, and holds on the network interface after the % alone",
+        "is that the right one, and does it have an RDMA device?",
+    ];
+    const NO_SCOPE: Hint = &[
+        "The address is link-local",
+        "give the network interface on which it holds, as in fe80::1%eth0",
+    ];
+    const NO_DEVICE: Hint = &[
+        "No RDMA device that this user may open has this address or leads to it",
+        "use an address of a network interface that has one (`rdma link` lists them), and look at the rights of \
+         /dev/infiniband/uverbs*",
+    ];
+    const NO_ROUTE: Hint = &[
+        "The address cannot be reached from any RDMA device of this host",
+        "is it right, is the other host up, and is there a route to it?",
+    ];
+    const TAKEN: Hint = &["Another program listens on this port", "choose another one"];
     let Some(errno) = error.raw_os_error().map(Errno::from_raw_os_error) else {
         return error;
     };

@@ -15,7 +15,6 @@ use crate::address::{self, Side};
 use crate::conn_cfg::ConnCfg;
 use crate::conn_req::ConnReq;
 use crate::error::{Error, Result};
-use crate::hints;
 use crate::looking;
 use crate::peer::Peer;
 use crate::plan::Plan;
@@ -191,8 +190,7 @@ impl Ep {
             Err(event) => {
                 match event.kind {
                     CmEventKind::DeviceRemoval => {
-                        let gone = Error::provider("rdma_get_cm_event", Errno::NODEV);
-                        return Some(Err(gone.with_hint(hints::DEVICE_REMOVED)));
+                        return Some(Err(Error::provider("rdma_get_cm_event", Errno::NODEV)));
                     }
                     CmEventKind::Other(_) => log::info!("a notice: {event:?}"),
                     _ => log::info!("a client gave up before its request was taken: {event:?}"),

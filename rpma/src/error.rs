@@ -3,6 +3,8 @@
 //! librpma has one number for each kind of failure and writes the cause to a log. Here the error
 //! holds the failing verb and its errno, and a remedy if the cause is known.
 
+mod text;
+
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -11,6 +13,7 @@ use rustix::io::Errno;
 
 use crate::event::ConnEvent;
 use crate::failure::NotConnected;
+use crate::hints::{self, Hint, Limits};
 use crate::refusal::{Refusal, RefusalCode};
 use crate::status::WcFailure;
 
@@ -22,40 +25,34 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// It converts to [`io::Error`] with the fitting [`io::ErrorKind`] (`WouldBlock` for
 /// [`NoCompletion`](Self::NoCompletion) and [`NoEvent`](Self::NoEvent)).
 #[doc(alias = "rpma_err_2str")]
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// A verb or a function of librdmacm or the system failed (`RPMA_E_PROVIDER`). If it failed
     /// while an operation was posted, the device may have the operation, and execute it or not.
-    #[error("{call} failed: {cause}{}", Hint(*.hint))]
     Provider {
         /// The function that failed, by its C name.
         call: &'static str,
         /// The cause that the verb reported. [`Error::raw_os_error`] returns its errno. The error's
         /// message contains the cause. So [`source`](std::error::Error::source) does not return it.
         cause: io::Error,
-        /// The usual cause and a remedy, if they are known.
-        hint: Option<&'static str>,
+        /// The usual cause and its remedy, if they are known. Either can be empty.
+        /// [`Error::reason`] has the cause in it, and [`Error::remedy`] returns the remedy.
+        hint: Option<&'static [&'static str; 2]>,
     },
 
     /// An argument was refused before any change (`RPMA_E_INVAL`). The text names the argument, the
     /// limit, and the remedy.
-    #[error("{0}")]
     InvalidArgument(Box<str>),
 
     /// The device, the memory or the peer cannot do this (`RPMA_E_NOSUPP`). The text names the
     /// missing feature.
-    #[error("{0}")]
     NotSupported(Box<str>),
 
     /// Every slot of the queue holds an operation with a completion that has not been polled yet.
     ///
     /// The operation was not posted. Poll completions with [`Cq::get_wc`](crate::Cq::get_wc).
     /// [`Queue`] describes when a slot comes back.
-    #[error(
-        "the {queue} is full: none of its {depth} slots is free for this operation. A slot comes back {}",
-        .queue.remedy()
-    )]
     QueueFull {
         /// The queue that is full.
         queue: Queue,
@@ -69,11 +66,6 @@ pub enum Error {
     /// The receive was not posted. Poll the completions that are there. If messages do not arrive
     /// any more, make a new queue for new connections, and drop the old one with the last of its
     /// connections.
-    #[error(
-        "the shared receive queue is full, and the device may keep {kept} of its {depth} receives for connections \
-         that ended in the middle of a message: if polling frees no slot, make a new queue for new connections \
-         (Srq::new)"
-    )]
     ReceivesKept {
         /// How many receives the device keeps, at most.
         kept: u32,
@@ -88,11 +80,6 @@ pub enum Error {
     /// The operation was not posted. Post one with that flag, poll its completion, and try again.
     /// An empty write will do: the last slot is kept for it. After that, set the flag on at least
     /// one operation before the queue is full.
-    #[error(
-        "the send queue of {depth} has too few free slots for this operation, and no completion is coming that \
-         would free one: post an operation with Flags::COMPLETION_ALWAYS, for which the last slot is kept, and \
-         poll its completion"
-    )]
     NoCompletionDue {
         /// How many slots the send queue has.
         depth: u32,
@@ -106,18 +93,10 @@ pub enum Error {
     /// ([`Replicas::wait_room`](crate::commit::Replicas::wait_room), in `rpma_async`
     /// `Replicas::room`), or go on without them
     /// ([`Replicas::make_room`](crate::commit::Replicas::make_room)).
-    #[error(
-        "the ring of source memory is full: the replicas of Replicas::holders have not released the oldest \
-         commit. Wait for room, or go on without them (Replicas::make_room)"
-    )]
     RingFull,
 
     /// Fewer replicas can take a commit than copies were asked for. No replica got a post. Add a
     /// replica ([`Replicas::add`](crate::commit::Replicas::add)).
-    #[error(
-        "only {able} of the set's {present} replicas can take a commit, and {k} copies were asked for: \
-         connect again, and add a replica (Replicas::add)"
-    )]
     TooFewReplicas {
         /// The number of replicas that can take it.
         able: usize,
@@ -130,10 +109,6 @@ pub enum Error {
     /// A commit is on fewer replicas than copies were required
     /// ([`Outcome::require`](crate::commit::Outcome::require)). It may be on more of them, or come
     /// there later.
-    #[error(
-        "the commit has {copies} of {k} required copies (replicas without an answer: {unknown}; replicas \
-         that never get it: {failed})"
-    )]
     TooFewCopies {
         /// The number of replicas that have it.
         copies: u32,
@@ -150,13 +125,11 @@ pub enum Error {
     },
 
     /// The connection takes no operations, for this reason.
-    #[error("{0}")]
     NotConnected(NotConnected),
 
     /// The connection ended while the program waited for an operation: this event came instead.
     ///
     /// Whether the operation was executed is unknown.
-    #[error("the connection ended before the operation completed: {0}")]
     Ended(Box<ConnEvent>),
 
     /// The completion of this operation was polled already.
@@ -164,39 +137,29 @@ pub enum Error {
     /// [`Cq::get_wc`](crate::Cq::get_wc), [`Conn::next`](crate::Conn::next) or an earlier
     /// [`Conn::wait_for`](crate::Conn::wait_for) returned it or handed it over. That completion, or
     /// the error of that wait, has the operation's outcome.
-    #[error(
-        "the completion of this operation was polled already, by Cq::get_wc, Conn::next or an earlier \
-         Conn::wait_for: that call returned the outcome or handed it over. Conn::failure returns the first \
-         failure of the connection"
-    )]
     PolledElsewhere,
 
     /// The connection was not established. The event gives the reason.
-    #[error("the connection was not established: {0}")]
     NotEstablished(Box<ConnEvent>),
 
     /// No address of the server works. The text has the reason of each.
-    #[error("none of the {} addresses works: {}", .0.len(), each(.0))]
     NoAddress(Box<[(SocketAddr, Error)]>),
 
     /// A [`Reconnect`](crate::reconnect::Reconnect) has tried until its limit
     /// ([`ReconnectCfg::set_limit`](crate::reconnect::ReconnectCfg::set_limit)). The error is that
     /// of the last try.
-    #[error("gave up at the limit; the last error: {0}")]
     GaveUp(Box<Error>),
 
     /// An operation failed. Its completion gives the reason.
     ///
     /// [`WcFailure`] converts to this error. So `wc.result()?` works in a function that returns
     /// this error.
-    #[error(transparent)]
-    Operation(#[from] WcFailure),
+    Operation(WcFailure),
 
     /// The expected step did not happen within the time limit. The text names it.
     ///
     /// An operation goes on after the wait for it has timed out: the device still uses its memory,
     /// and its outcome is unknown until its completion or the end of the connection.
-    #[error("the time limit has passed: {0}")]
     TimedOut(&'static str),
 
     /// [`Server::answer`](crate::serve::Server::answer) could not deregister the memory of this
@@ -207,7 +170,6 @@ pub enum Error {
     /// The key has no memory then. The next request for the key tries the registration again. If
     /// the memory could not be deregistered, the key has no memory until the program ends. Other
     /// keys are served as before.
-    #[error("the key {key:#x} has no memory, because it could not be registered again: {cause}")]
     PartLost {
         /// The key.
         key: u64,
@@ -218,33 +180,22 @@ pub enum Error {
     /// Another program of this host may serve the memory, through another inode of the same device
     /// ([`PmemMap::claim`](crate::pmem::PmemMap::claim)). The text names both inodes and the
     /// remedy.
-    #[error("{0}")]
     Claimed(Box<str>),
 
     /// The completion queue shares its channel with others (`RPMA_E_SHARED_CHANNEL`), so that
     /// waiting for it alone could take their events.
-    #[error(
-        "the completion channel is shared: wait with Conn::wait, with Wait::next if the connection was made \
-         for a Wait, or with CompletionChannel::wait if the ConnCfg named one"
-    )]
     SharedChannel,
 
     /// The connection's completion queues have a channel each (`RPMA_E_NOT_SHARED_CHNL`), or one
     /// that is shared with other connections.
-    #[error(
-        "the connection has no completion channel of its own for both its queues: wait with Cq::wait, or \
-         set ComplChannel::Shared"
-    )]
     NotSharedChannel,
 
     /// There is no completion now (`RPMA_E_NO_COMPLETION`): the time limit passed, or the
     /// descriptor is non-blocking.
-    #[error("no completion is available")]
     NoCompletion,
 
     /// There is no event now (`RPMA_E_NO_EVENT`): the time limit passed, or the descriptor is
     /// non-blocking.
-    #[error("no event is available")]
     NoEvent,
 }
 
@@ -314,26 +265,6 @@ impl Queue {
             Self::Commits => "WriterCfg::set_in_flight",
         }
     }
-
-    /// How a slot comes back, and how there are more.
-    fn remedy(self) -> String {
-        match self {
-            Self::Commits => format!(
-                "when the oldest commit is complete (Writer::look, Writer::wait_room); {} and the \
-                 server's credits limit them",
-                self.setter()
-            ),
-            Self::Send => format!(
-                "when a completion is polled (Cq::get_wc; of a SharedWriter by its look); {} asks for \
-                 more slots",
-                self.setter()
-            ),
-            Self::Receive | Self::SharedReceive => format!(
-                "when a completion is polled (Cq::get_wc); {} asks for more slots",
-                self.setter()
-            ),
-        }
-    }
 }
 
 impl fmt::Display for Queue {
@@ -348,13 +279,12 @@ impl fmt::Display for Queue {
 }
 
 impl Error {
-    /// A failure of the C function `call`, without a hint.
+    /// A failure of the C function `call`.
     pub(crate) fn provider(call: &'static str, cause: impl Into<io::Error>) -> Self {
-        Self::Provider {
-            call,
-            cause: cause.into(),
-            hint: None,
-        }
+        let cause = cause.into();
+        let errno = cause.raw_os_error().map(Errno::from_raw_os_error);
+        let hint = errno.and_then(|errno| hints::of(call, errno, Limits::of_this_process));
+        Self::Provider { call, cause, hint }
     }
 
     /// The same error, if it is one of a call, of an argument, or of something unsupported.
@@ -374,10 +304,10 @@ impl Error {
         }
     }
 
-    /// Adds the known cause.
-    pub(crate) fn with_hint(mut self, text: &'static str) -> Self {
+    /// Adds the known cause and its remedy.
+    pub(crate) fn with_hint(mut self, known: Hint) -> Self {
         if let Self::Provider { hint, .. } = &mut self {
-            *hint = Some(text);
+            *hint = Some(known);
         }
         self
     }
@@ -431,6 +361,14 @@ impl Error {
     }
 }
 
+impl std::error::Error for Error {}
+
+impl From<WcFailure> for Error {
+    fn from(failure: WcFailure) -> Self {
+        Self::Operation(failure)
+    }
+}
+
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         Self::new(kind(&error), error)
@@ -469,24 +407,6 @@ fn kind(error: &Error) -> io::ErrorKind {
     }
 }
 
-/// The addresses, each with its reason.
-fn each(tried: &[(SocketAddr, Error)]) -> String {
-    let each = tried.iter().map(|(addr, error)| format!("{addr}: {error}"));
-    each.collect::<Vec<_>>().join("; ")
-}
-
-/// The end of a message: empty, or the hint after a full stop.
-struct Hint(Option<&'static str>);
-
-impl fmt::Display for Hint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(hint) => write!(f, ". {hint}"),
-            None => Ok(()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -516,32 +436,10 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_error_names_the_call_the_errno_and_the_hint() {
-        let error = Error::provider("ibv_reg_mr", Errno::NOMEM).with_hint("Raise RLIMIT_MEMLOCK");
-        assert_eq!(
-            error.to_string(),
-            "ibv_reg_mr failed: Cannot allocate memory (os error 12). Raise RLIMIT_MEMLOCK"
-        );
-        assert!(error.is_errno(Errno::NOMEM));
-        assert_eq!(io::Error::from(error).kind(), io::ErrorKind::OutOfMemory);
-    }
-
-    #[test]
     fn nothing_pending_would_block() {
         for error in [Error::NoCompletion, Error::NoEvent] {
             assert_eq!(io::Error::from(error).kind(), io::ErrorKind::WouldBlock);
         }
-    }
-
-    #[test]
-    fn a_full_queue_names_its_remedy() {
-        let text = Error::QueueFull {
-            queue: Queue::Receive,
-            depth: 10,
-        }
-        .to_string();
-        assert!(text.contains("receive queue is full"), "{text}");
-        assert!(text.contains("set_rq_size"), "{text}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::hints::{Hint, with_remedy};
 use crate::status::{WcFailure, WcStatus};
 
 /// Why a connection failed: [`Conn::failure`](crate::Conn::failure).
@@ -40,7 +41,7 @@ pub enum Failure {
     },
 }
 
-pub(crate) const POST_ENDED_IT: &str = "This failed post ended the connection: connect again";
+pub(crate) const POST_ENDED_IT: Hint = &["This failed post ended the connection", "connect again"];
 
 impl Failure {
     /// Whether this explains more than an `earlier` failure, and takes its place.
@@ -75,9 +76,10 @@ impl fmt::Display for Failure {
             Self::Operation(failure) => failure.fmt(f),
             Self::Post { call, errno } => {
                 let cause = io::Error::from_raw_os_error(*errno);
-                write!(f, "{call} failed: {cause}. {POST_ENDED_IT}")
+                let [why, remedy] = POST_ENDED_IT;
+                write!(f, "{call} failed: {cause}. {why}: {remedy}")
             }
-            Self::Device => f.write_str(NotConnected::GivenUp.text()),
+            Self::Device => NotConnected::GivenUp.fmt(f),
             Self::Silent { keep_alive } => write!(
                 f,
                 "the keep-alive ended the connection, because the peer's device did not answer within \
@@ -86,7 +88,7 @@ impl fmt::Display for Failure {
             Self::Probe { status } => write!(
                 f,
                 "a probe of the keep-alive failed with {status}: {}",
-                NotConnected::Silent.text()
+                NotConnected::Silent
             ),
         }
     }
@@ -138,38 +140,43 @@ pub enum NotConnected {
 }
 
 impl NotConnected {
-    fn text(self) -> &'static str {
+    /// The reason and the remedy.
+    pub(crate) fn parts(self) -> [&'static str; 2] {
         match self {
-            Self::NotYet => {
-                "the connection is not established yet: wait with Conn::wait_established, or for \
-                 ConnEvent::Established"
-            }
-            Self::Failed => {
-                "an operation on the connection failed, which ended it (Conn::failure): poll the \
-                 remaining completions, disconnect, and connect again"
-            }
-            Self::GivenUp => {
-                "the device reported an error of the connection's queue pair (see the log), which ended it: \
-                 completions may be missing; drop the connection, and connect again"
-            }
-            Self::Silent => {
-                "the keep-alive ended the connection, because the peer's device did not answer \
-                 (ConnCfg::set_keep_alive): the peer's host or the network is down; connect again"
-            }
-            Self::Closed => {
-                "the connection is closed: this side closed it, or it has ended (Conn::ended has the event); \
-                 connect again"
-            }
-            Self::Unacknowledged => {
-                "the connection ended before the peer acknowledged every operation: the peer's host, its \
-                 device or the network is down, or its program has ended"
-            }
+            Self::NotYet => [
+                "the connection is not established yet",
+                "wait with Conn::wait_established, or for ConnEvent::Established",
+            ],
+            Self::Failed => [
+                "an operation on the connection failed, which ended it",
+                "poll the remaining completions, disconnect, and connect again. Conn::failure has the failed operation",
+            ],
+            Self::GivenUp => [
+                "the device reported an error of the connection's queue pair (see the log), which ended it, and \
+                 completions may be missing",
+                "drop the connection, and connect again",
+            ],
+            Self::Silent => [
+                "the keep-alive ended the connection, because the peer's device did not answer: the peer's host or \
+                 the network is down",
+                "connect again. ConnCfg::set_keep_alive has the limit",
+            ],
+            Self::Closed => [
+                "the connection is closed, because this side closed it, or it has ended",
+                "connect again. Conn::ended has the event",
+            ],
+            Self::Unacknowledged => [
+                "the connection ended before the peer acknowledged every operation: the peer's host, its device or \
+                 the network is down, or its program has ended",
+                "",
+            ],
         }
     }
 }
 
 impl fmt::Display for NotConnected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())
+        let [reason, remedy] = self.parts();
+        f.write_str(&with_remedy(reason, remedy))
     }
 }

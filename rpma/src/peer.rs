@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::address::Side;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::hints;
 use crate::verbs::{
     AccessFlags, AlignedBuf, DeviceAttributes, LocalBuffer, NativeOps, Pd, Registered,
 };
@@ -158,8 +157,8 @@ impl Peer {
                 if self.pd().context().is_iwarp() {
                     access |= AccessFlags::REMOTE_WRITE;
                 }
-                let region = Registered::new(self.pd(), buffer, access)
-                    .map_err(|(error, _buffer)| hints::registration(error, false))?;
+                let region =
+                    Registered::new(self.pd(), buffer, access).map_err(|(error, _buffer)| error)?;
                 // Another connection may have been first: then this region goes again.
                 self.inner.flush_target.get_or_init(|| region)
             }

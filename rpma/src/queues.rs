@@ -147,7 +147,7 @@ impl Queues {
             let inline = plan.max_inline_data > MIN_INLINE_DATA && error.is_errno(Errno::INVAL);
             if inline {
                 (
-                    error.with_hint("The device may not have that much inline data"),
+                    error.with_hint(&["The device may not have that much inline data", ""]),
                     id,
                 )
             } else {

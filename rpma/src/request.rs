@@ -13,6 +13,7 @@ use crate::conn_cfg::ConnCfg;
 use crate::conn_req::{ConnReq, check_private_data};
 use crate::ends::no_address;
 use crate::error::{Error, Result};
+use crate::hints::Hint;
 use crate::peer::Peer;
 use crate::plan::{Plan, check_keep_alive};
 use crate::refusal::MAX_REJECT_DATA;
@@ -27,7 +28,7 @@ pub struct Request {
     request: IncomingRequest,
 }
 
-const GONE: &str = "The client gave up before its request was answered";
+const GONE: Hint = &["The client gave up before its request was answered", ""];
 
 /// Why a request did not become a [`ConnReq`].
 pub(crate) enum NotMade {

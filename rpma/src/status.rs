@@ -3,12 +3,10 @@
 
 use std::fmt;
 
+use crate::hints::with_remedy;
+
 /// The completion of an operation that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{} on queue pair {qp_num} failed: {status} (vendor error {vendor_err:#x}){}",
-    self.name(), .status.hint()
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WcFailure {
     /// The `op_context` of the operation.
@@ -45,6 +43,24 @@ impl WcFailure {
         }
     }
 
+    /// The failure and its usual cause.
+    pub(crate) fn reason(&self) -> String {
+        let Self {
+            qp_num,
+            status,
+            vendor_err,
+            ..
+        } = self;
+        let name = self.name();
+        let failed = format!(
+            "{name} on queue pair {qp_num} failed: {status} (vendor error {vendor_err:#x})"
+        );
+        match status.hint() {
+            ["", _] => failed,
+            [why, _] => format!("{failed}. {why}"),
+        }
+    }
+
     fn name(&self) -> String {
         match self.is_unnamed {
             1 => "an operation".into(),
@@ -52,6 +68,15 @@ impl WcFailure {
         }
     }
 }
+
+impl fmt::Display for WcFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [_, remedy] = self.status.hint();
+        f.write_str(&with_remedy(&self.reason(), remedy))
+    }
+}
+
+impl std::error::Error for WcFailure {}
 
 #[cfg(test)]
 impl WcFailure {
@@ -171,36 +196,37 @@ codes!(WcOpcode {
 });
 
 impl WcStatus {
-    /// The end of a failure's message: the usual cause and a remedy, if they are known.
-    fn hint(self) -> &'static str {
+    /// The usual cause and its remedy, if they are known.
+    pub(crate) fn hint(self) -> [&'static str; 2] {
         match self {
-            Self::LOC_LEN_ERR => ". The message was longer than the receive that took it",
-            Self::WR_FLUSH_ERR => {
-                ". The connection had ended before: connect again. Conn::failure or \
-                 Conn::next_event has the cause. If they have no other failure than this, the \
-                 device has reported no cause to this side. soft-RoCE reports none if it refused \
-                 an operation of the peer"
-            }
-            Self::REM_INV_REQ_ERR => {
-                ". The peer's device may not know the operation (ConnCfg::set_force_fallback), or the \
-                 message was longer than the receive that took it"
-            }
-            Self::REM_ACCESS_ERR => {
-                ". The peer's memory region does not allow it or is gone, or the slice is one of another \
-                 server's region; or, on soft-RoCE only, a packet of a native flush or atomic write was lost: connect again, and use \
-                 ConnCfg::set_force_fallback on a network that loses packets"
-            }
-            Self::RETRY_EXC_ERR => {
-                ". The peer's host, its device, its program or the network is down: connect again when they \
-                 are back (ConnCfg::set_ack_timeout and set_retry_count set how long the device tries). On \
-                 soft-RoCE also: the answer of a native flush or atomic write was lost; \
-                 ConnCfg::set_force_fallback avoids that"
-            }
-            Self::RNR_RETRY_EXC_ERR => {
-                ". The peer's program did not post a receive in time (ConnCfg::set_rnr_retry_count of the \
-                 accepting side)"
-            }
-            _ => "",
+            Self::LOC_LEN_ERR => ["The message was longer than the receive that took it", ""],
+            Self::WR_FLUSH_ERR => [
+                "The connection had ended before",
+                "connect again. Conn::failure or Conn::next_event has the cause. If they have no other failure than \
+                 this, the device has reported no cause to this side. soft-RoCE reports none if it refused an \
+                 operation of the peer",
+            ],
+            Self::REM_INV_REQ_ERR => [
+                "The peer's device may not know the operation, or the message was longer than the receive that took \
+                 it",
+                "ConnCfg::set_force_fallback uses no native operation",
+            ],
+            Self::REM_ACCESS_ERR => [
+                "The peer's memory region does not allow it or is gone, or the slice is one of another server's \
+                 region; or, on soft-RoCE only, a packet of a native flush or atomic write was lost",
+                "connect again, and use ConnCfg::set_force_fallback on a network that loses packets",
+            ],
+            Self::RETRY_EXC_ERR => [
+                "The peer's host, its device, its program or the network is down; or, on soft-RoCE only, the answer \
+                 of a native flush or atomic write was lost",
+                "connect again when they are back (ConnCfg::set_ack_timeout and set_retry_count set how long the \
+                 device tries). ConnCfg::set_force_fallback uses no native operation",
+            ],
+            Self::RNR_RETRY_EXC_ERR => [
+                "The peer's program did not post a receive in time",
+                "ConnCfg::set_rnr_retry_count of the accepting side sets how often the device tries",
+            ],
+            _ => ["", ""],
         }
     }
 }

@@ -50,9 +50,9 @@ fn own_share(server: &Server) -> Outcome {
     println!("the measurement itself, for an operation that does nothing, in ns of CPU\n");
     println!("| completions | in flight | ns |");
     println!("|---|---|---|");
-    for point in server.perf("--op empty --sweep completions=poll/async,depth=1/16")? {
+    for point in server.perf("--sweep completions=poll/async,depth=1/16")? {
         let setting = &point["setting"];
-        let own = number(&point["result"]["cpu_ns_per_operation"]);
+        let own = number(&point["result"]["own_cpu_ns_per_operation"]);
         let completions = setting["completions"].as_str().unwrap_or_default();
         println!("| {completions} | {} | {own:.0} |", setting["depth"]);
     }

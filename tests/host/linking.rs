@@ -11,15 +11,20 @@ use crate::failed::Result;
 
 /// Runs cargo with these words on the program, with a target directory that is ours.
 fn cargo(words: &[&str]) -> Result<Output> {
+    Ok(command(words).output()?)
+}
+
+fn command(words: &[&str]) -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    Ok(Command::new(cargo)
+    let mut command = Command::new(cargo);
+    command
         .args(words)
         .args(["--offline", "--manifest-path"])
         .arg(root.join("tests/linking/Cargo.toml"))
         .arg("--target-dir")
-        .arg(target())
-        .output()?)
+        .arg(target());
+    command
 }
 
 fn target() -> PathBuf {
@@ -64,5 +69,20 @@ fn the_simulator_is_in_the_tests_alone() -> Result {
     let built = cargo(&["build"])?;
     assert!(built.status.success(), "{}", text(&built));
     assert_eq!(linked(&target().join("debug/linking"))?, (true, false));
+    Ok(())
+}
+
+/// Promise: a build without the libraries ends with the packages, and with the way to do without.
+#[test]
+#[ignore = "long: it compiles bindgen"]
+fn a_build_without_libraries_names_the_simulated_one() -> Result {
+    let mut build = command(&["build"]);
+    build.env_remove("PKG_CONFIG_PATH");
+    let built = build.env("PKG_CONFIG_LIBDIR", "/nonexistent").output()?;
+    let said = text(&built);
+    assert!(!built.status.success(), "{said}");
+    for words in ["libibverbs-dev", "--no-default-features --features sim"] {
+        assert!(said.contains(words), "{said}");
+    }
     Ok(())
 }

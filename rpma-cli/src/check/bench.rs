@@ -1,41 +1,46 @@
 //! [`Bench`]: what every case has: the session, the memory of both sides, and its connections.
 
-use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use rpma::{
-    AlignedBuf, Conn, ConnCfg, ConnEvent, ConnReq, Failure, Flags, FlushType, Mr, MrRemote,
-    MrUsage, Next, Offer, Peer, Posted, RemoteSlice, Wc, WcOpcode, WcSuccess,
+    AlignedBuf, Conn, ConnCfg, ConnReq, Failure, Flags, FlushType, Mr, MrUsage, Next, Offer, Peer,
+    Posted, RemoteSlice, Wc, WcOpcode, WcSuccess,
 };
 
 use crate::args::Endpoint;
 use crate::bytes::{checksum, pattern};
 use crate::client::{Clock, InStep, Result, Stop, failed, not_possible};
-use crate::client::{Control, unreachable};
+use crate::client::{Session, plain, unreachable};
 use crate::host::Host;
 use crate::interrupt::Interrupt;
+use crate::problem::in_words;
 use crate::serve::conn_cfg;
-use crate::wire::{self, ARENA, Answer, Answers, Arrival, Asks, Expect, FIRST, Part, Request, Tag};
+use crate::wire::{ARENA, Answer, Arrival, Expect, FIRST, Part, Request};
 
 /// A session with a server, and the memory of this side.
 pub(crate) struct Bench {
     pub(crate) peer: Peer,
-    pub(crate) addr: SocketAddr,
-    /// What the server has said of itself.
-    pub(crate) server: wire::Server,
-    /// The server's offer.
-    pub(crate) offer: Offer,
-    /// The server's memory for cases.
-    pub(crate) arena: MrRemote,
     /// Memory of this side, as long as the server's.
     pub(crate) local: Mr<AlignedBuf>,
-    pub(crate) clock: Clock,
-    control: Control,
-    session: u64,
-    /// The number of the last connection.
-    lines: u32,
+    session: Session,
     /// Why there is no native flush.
     not_native: Option<String>,
+}
+
+/// A case asks the session through its bench.
+impl Deref for Bench {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl DerefMut for Bench {
+    fn deref_mut(&mut self) -> &mut Session {
+        &mut self.session
+    }
 }
 
 /// A connection of a case.
@@ -81,28 +86,14 @@ impl Bench {
         interrupt: &Interrupt,
     ) -> Result<Self> {
         let over = |error| Stop::Over(unreachable(server, &error));
-        let (peer, mut control, offer) = Control::connect(None, server, interrupt)?;
+        let (peer, session) = Session::begin(None, server, interrupt)?;
         let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST | MrUsage::SEND | MrUsage::RECV;
         let local = AlignedBuf::zeroed(ARENA).and_then(|all| Ok(Mr::reg(&peer, all, usage)?));
-        let local = local.map_err(over)?;
-        let tag = Tag::decode(offer.data()).map_err(|no_tag| control.over(&no_tag.to_string()))?;
-        let region = offer.regions().first().copied();
-        let arena = region.ok_or_else(|| control.over("the server offers no memory"))?;
-        let Answer::Server(server) = control.request(&Request::Begin)? else {
-            return Err(control.over("the server sent another answer than the one to `begin`"));
-        };
         Ok(Self {
-            addr: control.peer_addr()?,
-            not_native: not_native(&peer, &server.host, fallback),
-            server: *server,
-            session: tag.session,
-            clock: Clock::new(interrupt, Duration::ZERO),
+            local: local.map_err(over)?,
+            not_native: not_native(&peer, &session.server.host, fallback),
+            session,
             peer,
-            offer,
-            arena,
-            local,
-            control,
-            lines: 0,
         })
     }
 
@@ -112,35 +103,6 @@ impl Bench {
             Some(reason) => not_possible(reason.clone()),
             None => Ok(()),
         }
-    }
-
-    /// A request with the answer "done".
-    pub(crate) fn tell(&mut self, request: &Request) -> Result {
-        match self.control.request(request)? {
-            Answer::Done => Ok(()),
-            other => Err(self.unexpected(request, &other)),
-        }
-    }
-
-    /// A request with an answer of its own. `take` returns `None` for another one.
-    pub(crate) fn ask<T>(
-        &mut self,
-        request: &Request,
-        take: impl FnOnce(Answer) -> Option<T>,
-    ) -> Result<T> {
-        let answer = self.control.request(request)?;
-        let taken = take(answer);
-        taken.ok_or_else(|| self.control.over(&format!("a wrong answer to {request:?}")))
-    }
-
-    /// Begins a request that has several answers.
-    pub(crate) fn control(&mut self) -> &mut Control {
-        &mut self.control
-    }
-
-    fn unexpected(&self, request: &Request, answer: &Answer) -> Stop {
-        self.control
-            .over(&format!("a wrong answer to {request:?}: {answer:?}"))
     }
 
     /// Fills a part of the server's memory.
@@ -156,7 +118,7 @@ impl Bench {
     /// Makes a connection.
     pub(crate) fn line(&mut self, wanted: &Wanted) -> Result<Line> {
         let (number, cfg) = self.announce(wanted)?;
-        let data = self.private_data(number)?;
+        let data = self.own_offer(number).encode(Offer::CONNECT)?;
         let req = ConnReq::to_addr(&self.peer, self.addr, &cfg)?;
         let conn = req.connect(&data).map_err(rpma::Error::from)?;
         self.established(conn, number)
@@ -165,8 +127,7 @@ impl Bench {
     /// Tells the server that the next connection is for a case. Returns its number, and the
     /// settings of this side.
     pub(crate) fn announce(&mut self, wanted: &Wanted) -> Result<(u32, ConnCfg)> {
-        self.lines += 1;
-        let number = self.lines;
+        let number = self.next_line();
         let cfg = self.announce_again(number, wanted)?;
         Ok((number, cfg))
     }
@@ -177,45 +138,19 @@ impl Bench {
         let fallback = wanted.fallback || self.not_native.is_some();
         let keep_alive_ms = wanted.keep_alive.map(|time| time.as_millis() as u64);
         self.expect(Expect {
-            line: number,
-            asks: Asks::Offer,
-            answers: Answers::Offer,
-            fallback,
             keep_alive_ms,
             receives: wanted.receives,
-            refills: false,
             watch: wanted.watch,
+            ..plain(number, fallback)
         })?;
         let mut cfg = conn_cfg(keep_alive_ms, fallback)?;
         cfg.set_max_send_sge(4)?.set_max_inline_data(8);
         Ok(cfg)
     }
 
-    pub(crate) fn expect(&mut self, expect: Expect) -> Result {
-        self.tell(&Request::Expect(expect))
-    }
-
-    /// The offer of this side for a connection.
-    pub(crate) fn own_offer(&self, number: u32) -> Offer {
-        let tag = Tag {
-            session: self.session,
-            line: number,
-        };
-        let mut offer = Offer::default();
-        offer.set_data(&tag.encode());
-        offer
-    }
-
-    fn private_data(&self, number: u32) -> Result<Vec<u8>> {
-        Ok(self.own_offer(number).encode(Offer::CONNECT)?)
-    }
-
     /// Waits until a connection is established, and applies the server's declaration.
     pub(crate) fn established(&mut self, conn: Conn, number: u32) -> Result<Line> {
-        match self.clock.established_or_end(&conn)? {
-            ConnEvent::Established => {}
-            event => return Err(self.not_established(number, &event)),
-        }
+        self.wait_established(&conn, number)?;
         conn.offer()?;
         self.has_accepted()?;
         Ok(self.line_of(conn, number))
@@ -227,11 +162,10 @@ impl Bench {
     /// (`siw_accept` sends its answer, and then calls `siw_qp_socket_assoc`). The server has one
     /// thread, so its answer to a request comes after that.
     pub(crate) fn has_accepted(&mut self) -> Result {
-        if !self.peer.is_iwarp() {
-            return Ok(());
+        if self.peer.is_iwarp() {
+            self.ping()?;
         }
-        let part = Part { at: FIRST, len: 1 };
-        self.control.request(&Request::Bytes(part)).map(drop)
+        Ok(())
     }
 
     pub(crate) fn line_of(&self, conn: Conn, number: u32) -> Line {
@@ -240,19 +174,6 @@ impl Bench {
             conn,
             number,
             clock,
-        }
-    }
-
-    /// Why a connection was not made. The server may know more.
-    pub(crate) fn not_established(&mut self, number: u32, event: &ConnEvent) -> Stop {
-        let ended = self.ask(&Request::Ended { line: number }, |answer| match answer {
-            Answer::Ended(end) => Some(end),
-            _ => None,
-        });
-        match ended {
-            Err(stop @ (Stop::Over(_) | Stop::Interrupted)) => stop,
-            Ok(Some(end)) => Stop::Failed(format!("no connection: {event}; the server: {end}")),
-            _ => Stop::Failed(format!("no connection: {event}")),
         }
     }
 
@@ -280,9 +201,8 @@ impl Bench {
     /// The one receive of this number.
     pub(crate) fn arrival(&mut self, line: &Line, number: u32) -> Result<Arrival> {
         let mut arrivals = self.arrived(line, number, 1)?;
-        arrivals
-            .pop()
-            .ok_or_else(|| self.control.over("an answer without an arrival"))
+        // `arrived` returns as many as it was asked for.
+        Ok(arrivals.pop().unwrap_or_default())
     }
 
     /// The checksum of a part, as the server's processor sees it.
@@ -343,11 +263,6 @@ impl Bench {
         self.local.write_at(at, &bytes)?;
         Ok(bytes)
     }
-
-    /// Drops the connections of a case, at the server.
-    pub(crate) fn clear(&mut self) -> Result {
-        self.tell(&Request::Clear)
-    }
 }
 
 impl Line {
@@ -403,7 +318,7 @@ impl Line {
             .within(|limit| self.conn.wait_ended(limit))
             .step(|| "the end of the connection".to_owned())?;
         Ok(match self.conn.failure() {
-            Some(failure) if !failure.is_flushed() => failure.to_string(),
+            Some(failure) if !failure.is_flushed() => in_words(failure),
             _ => format!("the connection has ended, and no completion has the reason: {event}"),
         })
     }

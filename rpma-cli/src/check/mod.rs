@@ -12,12 +12,13 @@ use self::bench::Bench;
 use self::cases::Case;
 pub(crate) use self::cases::CaseName;
 use self::report::{CaseResult, CheckReport, Verdict};
-use crate::args::Check;
+use crate::args::{Check, Format};
 use crate::client::{Result as CaseEnd, Stop};
+use crate::facts::published;
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::problem::{Problem, one_line};
-use crate::report::{self as output, Outcome, Output, Report, ResultFile};
+use crate::report::{Outcome, Output, ResultFile};
 
 /// Runs the cases, and reports their results.
 pub(crate) fn run(
@@ -29,7 +30,7 @@ pub(crate) fn run(
     if args.list {
         return list(&cases, out);
     }
-    let file = args.out.as_deref().map(ResultFile::open).transpose()?;
+    let file = ResultFile::of(&args.form)?;
     let Some(server) = &args.server else {
         return Err(Problem::new("no server is given", "`rpma check SERVER`"));
     };
@@ -43,8 +44,10 @@ pub(crate) fn run(
     };
     let client = Host::of(&bench.peer);
     let report = CheckReport::new(client, bench.server.host.clone(), args.fallback);
-    let report = run_cases(&cases, &mut bench, report, args.json, out)?;
-    finish(report, args, file, out)
+    let quiet = args.form.format != Format::Text;
+    let report = run_cases(&cases, &mut bench, report, quiet, out)?;
+    out.report(&args.form, file, &report, &report.cases)?;
+    Ok(report.result)
 }
 
 fn list(cases: &[&Case], out: &mut Output) -> Result<Outcome, Problem> {
@@ -71,7 +74,8 @@ fn run_cases(
             Err(Stop::Failed(detail)) => (Verdict::Failed, detail),
             Err(Stop::NotPossible(detail)) => (Verdict::NotPossible, detail),
             Err(Stop::Over(problem)) => {
-                report.ended_early = Some(format!("in {}, {problem}", case.name));
+                let reason = published::scrubbed(&problem.to_string());
+                report.ended_early = Some(format!("in {}, {reason}", case.name));
                 break;
             }
             Err(Stop::Interrupted) => {
@@ -82,7 +86,7 @@ fn run_cases(
         let result = CaseResult {
             case: case.name,
             result,
-            detail: one_line(&detail),
+            detail: published::scrubbed(&one_line(&detail)),
             milliseconds: started.elapsed().as_millis(),
         };
         say(result.line())?;
@@ -102,21 +106,4 @@ fn run_case(case: &Case, bench: &mut Bench) -> CaseEnd<String> {
     // The next case begins without connections of this one.
     bench.clock.restart(Duration::from_secs(case.seconds));
     bench.clear().and(end)
-}
-
-fn finish(
-    report: CheckReport,
-    args: &Check,
-    file: Option<ResultFile>,
-    out: &mut Output,
-) -> Result<Outcome, Problem> {
-    let outcome = report.result;
-    let report = Report::new(report);
-    if args.json {
-        out.json(&report)?;
-    }
-    if let Some(mut file) = file {
-        file.write(&output::json(&report)?)?;
-    }
-    Ok(outcome)
 }

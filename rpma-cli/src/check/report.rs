@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::report::Outcome;
 use crate::time::utc_now;
 
@@ -94,12 +94,9 @@ impl CheckReport {
     }
 
     /// The lines before the cases.
-    pub(crate) fn head(&self) -> [String; 3] {
-        [
-            format!("rpma check, {}", self.time),
-            format!("client: {}", self.client),
-            format!("server: {}", self.server),
-        ]
+    pub(crate) fn head(&self) -> Vec<String> {
+        let hosts = host::lines(&self.client, &[&self.server]);
+        [vec![format!("rpma check, {}", self.time)], hosts].concat()
     }
 
     /// The last line.

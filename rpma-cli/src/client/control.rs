@@ -11,7 +11,7 @@ use super::stop::{Clock, Result, Stop};
 use crate::args::Endpoint;
 use crate::interrupt::Interrupt;
 use crate::mailbox::{self, Mailbox};
-use crate::problem::Problem;
+use crate::problem::{Problem, reason, remedy};
 use crate::wire::{Answer, Request, Tag};
 
 /// For an answer of the server.
@@ -118,7 +118,7 @@ impl Control {
 
 /// The server's offer.
 fn offer_of(conn: &Conn, server: &Endpoint) -> Result<Offer> {
-    let offer = conn.offer().map_err(|error| error.to_string());
+    let offer = conn.offer().map_err(|_| "it sent no offer".to_owned());
     let offer = offer.and_then(|offer| match Tag::decode(offer.data()) {
         Ok(_) => Ok(offer),
         Err(no_tag) => Err(format!("its private data are wrong: {no_tag}")),
@@ -133,8 +133,8 @@ fn offer_of(conn: &Conn, server: &Endpoint) -> Result<Offer> {
 
 pub(crate) fn unreachable(server: &Endpoint, error: &Error) -> Problem {
     Problem::new(
-        format!("no connection to {server}: {error}"),
-        "`rpma doctor` looks at this host",
+        format!("no connection to {server}: {}", reason(error)),
+        remedy(error).unwrap_or("`rpma doctor` looks at this host"),
     )
 }
 
@@ -143,9 +143,10 @@ fn not_connected(server: &Endpoint, error: &Error) -> Problem {
         Error::NotEstablished(event) => refused(server, event),
         Error::TimedOut(_) => no_answer(server),
         // On iWARP, TCP refuses the connection.
-        error if error.raw_os_error() == Some(Errno::CONNREFUSED.raw_os_error()) => {
-            Problem::new(format!("no connection to {server}: {error}"), START)
-        }
+        error if error.raw_os_error() == Some(Errno::CONNREFUSED.raw_os_error()) => Problem::new(
+            format!("no connection to {server}: {}", reason(error)),
+            START,
+        ),
         error => unreachable(server, error),
     }
 }

@@ -2,7 +2,9 @@
 //! waits.
 
 mod control;
+mod session;
 mod stop;
 
-pub(crate) use self::control::{Control, unreachable};
+pub(crate) use self::control::unreachable;
+pub(crate) use self::session::{Session, plain};
 pub(crate) use self::stop::{Clock, InStep, Result, Stop, failed, not_possible};

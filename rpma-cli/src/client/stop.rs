@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rpma::{Conn, ConnEvent, Error};
 
 use crate::interrupt::Interrupt;
-use crate::problem::Problem;
+use crate::problem::{Problem, in_words};
 use crate::time::now;
 
 /// The result of a case, or of a step of it.
@@ -50,8 +50,8 @@ impl<T, E: Into<Stop>> InStep<T> for std::result::Result<T, E> {
 impl From<Error> for Stop {
     fn from(error: Error) -> Self {
         match error {
-            Error::NotSupported(words) => Self::NotPossible(words.into()),
-            error => Self::Failed(error.to_string()),
+            Error::NotSupported(_) => Self::NotPossible(in_words(error)),
+            error => Self::Failed(in_words(error)),
         }
     }
 }

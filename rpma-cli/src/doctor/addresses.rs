@@ -5,7 +5,7 @@ use std::net::{IpAddr, ToSocketAddrs};
 use rpma::{Device, Side};
 
 use super::opened::Opened;
-use super::{Exam, devices, remedies};
+use super::{Exam, remedies};
 #[cfg(not(feature = "sim"))]
 use crate::facts::Files;
 use crate::facts::{self, Access, Facts, ModuleState, Node, RdmaDevice};
@@ -51,7 +51,7 @@ fn can_be_opened(facts: &Facts) -> bool {
     let modules = facts.modules.iter().all(|module| is_there(module.state));
     let mut nodes = facts.nodes.iter().filter(|node| node.device.is_none());
     let cm = nodes.all(|node| node.access == Access::Usable);
-    modules && cm && !facts.devices.is_empty()
+    modules && cm && facts.devices.iter().any(RdmaDevice::can_serve)
 }
 
 /// Opens the devices by all addresses of this host. Only the wanted one is kept, if there is one.
@@ -71,7 +71,7 @@ fn open_all(exam: &mut Exam<'_>) -> Vec<Finding> {
     devices.retain(|device| is_wanted(device.name()));
     let is_left = |device: &&RdmaDevice| {
         let is_opened = devices.iter().any(|opened| opened.name() == device.name);
-        is_wanted(&device.name) && !is_opened
+        is_wanted(&device.name) && !is_opened && device.can_serve()
     };
     let left: Vec<&RdmaDevice> = host.facts.devices.iter().filter(is_left).collect();
     let mut findings = keep(exam, devices);
@@ -100,12 +100,8 @@ fn open_one(devices: &mut Vec<Opened>, address: &str) -> rpma::Result<()> {
 fn keep(exam: &mut Exam<'_>, devices: Vec<Opened>) -> Vec<Finding> {
     let host = exam.host;
     let facts = &host.facts;
-    let is_active = |device: &Opened| {
-        facts
-            .device(device.name())
-            .is_none_or(RdmaDevice::is_active)
-    };
-    let (active, inactive): (Vec<_>, Vec<_>) = devices.into_iter().partition(is_active);
+    let is_ready = |device: &Opened| facts.device(device.name()).is_none_or(RdmaDevice::is_ready);
+    let (active, inactive): (Vec<_>, Vec<_>) = devices.into_iter().partition(is_ready);
     let mut findings = Vec::new();
     for device in &active {
         let found = format!(
@@ -123,7 +119,9 @@ fn keep(exam: &mut Exam<'_>, devices: Vec<Opened>) -> Vec<Finding> {
         );
         let remedy = facts
             .device(device.name())
-            .map_or_else(String::new, devices::activate);
+            .map_or_else(String::new, |device| {
+                remedies::inactive(device, facts.container)
+            });
         findings.push(if active.is_empty() {
             Finding::bad(CHECK, found, remedy)
         } else {
@@ -145,16 +143,21 @@ fn not_opened(
     let (mut found, remedy) = match unusable_node(facts, Some(&device.name)) {
         Some(node) => (
             format!("{} cannot be opened without {}", device.name, node.path),
-            remedies::refused_node(&node.path),
+            remedies::refused_node(&node.path, facts.container),
         ),
-        None => (
-            format!("no address of this host leads to {}", device.name),
-            remedies::no_address(
-                devices::is_infiniband(device),
-                devices::first_interface(device),
-                facts.container.is_some(),
+        None => match facts.missing_provider(device) {
+            Some(provider) => (
+                format!(
+                    "{} cannot be opened: rdma-core has no provider {provider} here",
+                    device.name
+                ),
+                remedies::PROVIDERS.into(),
             ),
-        ),
+            None => (
+                format!("no address of this host leads to {}", device.name),
+                remedies::no_address(device, facts.container),
+            ),
+        },
     };
     if !is_bad {
         return Finding::note(CHECK, found).with_remedy(remedy);
@@ -253,7 +256,7 @@ fn refused(exam: &Exam<'_>, target: &str, error: &rpma::Error) -> Finding {
     let found =
         format!("{target} is an address of this host, and leads to no RDMA device ({reason})");
     let remedy = match unusable_node(&exam.host.facts, None) {
-        Some(node) => remedies::refused_node(&node.path),
+        Some(node) => remedies::refused_node(&node.path, exam.host.facts.container),
         None => remedies::other_address(&leading(exam)),
     };
     Finding::bad(CHECK, found, remedy)

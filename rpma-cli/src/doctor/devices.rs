@@ -4,48 +4,54 @@ use super::remedies;
 use crate::facts::{Facts, Gid, Interface, Port, RdmaDevice};
 use crate::report::Finding;
 
+const CHECK: &str = "RDMA device";
+
 /// Each device, or only the wanted one. A device without an active port is bad if no other one of
-/// them has one.
+/// them has one. A device that can never serve counts as none.
 pub(super) fn list(facts: &Facts, wanted: Option<&str>) -> Vec<Finding> {
     if facts.devices.is_empty() {
         let remedy = remedies::no_device(facts);
-        return vec![Finding::bad("RDMA device", "this host has none", remedy)];
+        return vec![Finding::bad(CHECK, "this host has none", remedy)];
     }
     let is_wanted = |device: &&RdmaDevice| wanted.is_none_or(|wanted| wanted == device.name);
     let devices = || facts.devices.iter().filter(is_wanted);
-    let one_is_active = devices().any(RdmaDevice::is_active);
-    devices()
-        .map(|device| finding(device, one_is_active))
-        .collect()
+    let one_is_ready = devices().any(RdmaDevice::is_ready);
+    let one_can_serve = devices().any(RdmaDevice::can_serve);
+    let finding = |device: &RdmaDevice| match device.can_serve() {
+        true => can_serve(facts, device, one_is_ready),
+        false => cannot_serve(facts, device, one_can_serve),
+    };
+    devices().map(finding).collect()
 }
 
-fn finding(device: &RdmaDevice, one_is_active: bool) -> Finding {
-    const CHECK: &str = "RDMA device";
+fn can_serve(facts: &Facts, device: &RdmaDevice, one_is_ready: bool) -> Finding {
     let found = describe(device);
-    if device.is_active() {
+    if device.is_ready() {
         return Finding::good(CHECK, found);
     }
-    let remedy = activate(device);
-    if one_is_active {
+    let remedy = remedies::inactive(device, facts.container);
+    if one_is_ready {
         Finding::note(CHECK, found).with_remedy(remedy)
     } else {
         Finding::bad(CHECK, found, remedy)
     }
 }
 
-/// The remedy for a device without an active port.
-pub(super) fn activate(device: &RdmaDevice) -> String {
-    remedies::inactive(is_infiniband(device), first_interface(device))
-}
-
-pub(super) fn is_infiniband(device: &RdmaDevice) -> bool {
-    let mut ports = device.ports.iter();
-    ports.any(|port| port.link_layer.as_deref() == Some("InfiniBand"))
-}
-
-pub(super) fn first_interface(device: &RdmaDevice) -> Option<&str> {
-    let interface = device.interfaces().next()?;
-    Some(&interface.name)
+/// No setting helps such a device, so the remedy is another one.
+fn cannot_serve(facts: &Facts, device: &RdmaDevice, one_can_serve: bool) -> Finding {
+    let found = format!(
+        "{}. It can never serve: rpma needs the reliable connections of InfiniBand, RoCE or iWARP",
+        describe(device)
+    );
+    if one_can_serve {
+        return Finding::note(CHECK, found);
+    }
+    let mut others = facts.devices.iter().filter(|device| device.can_serve());
+    let remedy = match others.next() {
+        Some(other) => format!("rpma doctor {}", other.name),
+        None => remedies::no_device(facts),
+    };
+    Finding::bad(CHECK, found, remedy)
 }
 
 /// `rxe0 (rxe): port 1 is ACTIVE, Ethernet, eth0 up MTU 1500, gids ...`.
@@ -59,9 +65,12 @@ fn describe(device: &RdmaDevice) -> String {
             .map(|firmware| format!("firmware {firmware}")),
         device
             .node_type
-            .clone()
-            .filter(|_| device.is_iwarp())
-            .map(|_| "iWARP".into()),
+            .as_ref()
+            .filter(|kind| *kind != "CA")
+            .map(|kind| match device.is_iwarp() {
+                true => "iWARP".into(),
+                false => format!("node type {kind}"),
+            }),
     ];
     let details: Vec<String> = details.into_iter().flatten().collect();
     let ports = device.ports.iter();
@@ -95,7 +104,12 @@ fn port(port: &Port, is_iwarp: bool) -> String {
 
 fn interface(interface: &Interface) -> String {
     let mtu = interface.mtu.map(|mtu| format!("MTU {mtu}"));
-    let words = [Some(interface.name.clone()), interface.state.clone(), mtu];
+    let words = if interface.is_elsewhere {
+        let elsewhere = "in another network namespace".to_owned();
+        [Some(interface.name.clone()), Some(elsewhere), None]
+    } else {
+        [Some(interface.name.clone()), interface.state.clone(), mtu]
+    };
     words.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
@@ -127,6 +141,7 @@ mod tests {
             name: "eth0".into(),
             mtu: Some(1500),
             state: Some("up".into()),
+            ..Interface::default()
         };
         RdmaDevice {
             name: name.into(),
@@ -152,15 +167,6 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_a_device_gets_commands() {
-        let mut facts = Facts::default();
-        let remedy = |facts: &Facts| list(facts, None)[0].remedy.clone().unwrap_or_default();
-        assert!(remedy(&facts).contains("rdma link add rxe0 type rxe"));
-        facts.container = Some("docker".into());
-        assert!(remedy(&facts).contains("--device /dev/infiniband/uverbs0"));
-    }
-
-    #[test]
     fn an_inactive_device_is_bad_if_it_is_the_only_one_or_the_wanted_one() {
         let (up, down) = (
             device("rxe0", "ACTIVE", "Ethernet"),
@@ -171,16 +177,6 @@ mod tests {
         assert_eq!(verdicts(both.clone(), Some("mlx5_0")), [Verdict::Bad]);
         assert_eq!(verdicts(both, Some("rxe0")), [Verdict::Good]);
         assert_eq!(verdicts(vec![down], None), [Verdict::Bad]);
-    }
-
-    #[test]
-    fn an_inactive_port_has_the_remedy_of_its_link() {
-        let remedy = |link_layer| {
-            let finding = finding(&device("mlx5_0", "INIT", link_layer), false);
-            finding.remedy.unwrap_or_default()
-        };
-        assert!(remedy("InfiniBand").contains("subnet manager"));
-        assert!(remedy("Ethernet").contains("ip link set eth0 up"));
     }
 
     #[test]

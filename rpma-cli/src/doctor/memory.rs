@@ -14,7 +14,8 @@ use rustix::param::page_size;
 use super::opened::Opened;
 use super::{Exam, durable, remedies};
 use crate::args::Range;
-use crate::facts::{self, DaxSize, Files, release_number};
+use crate::facts::{self, DaxSize, DaxState, Files, release_number};
+use crate::problem::{self, in_words};
 use crate::report::{Finding, Verdict};
 
 const CHECK: &str = "memory";
@@ -51,14 +52,18 @@ pub(super) fn open(exam: &mut Exam<'_>) -> Vec<Finding> {
 
 /// Maps all of it, and then only the range: so a wrong path is no wrong range.
 fn map(exam: &Exam<'_>, path: &Path, range: Option<Range>) -> Result<PmemMap, Finding> {
+    let name = path.display().to_string();
+    if let Some(unusable) = unusable(exam, &name) {
+        return Err(unusable);
+    }
     let all = PmemMap::open(path, 1).map_err(|error| {
-        let (files, name) = (&exam.host.files, path.display().to_string());
+        let files = &exam.host.files;
         let other = exam.other_memory();
         let (reason, remedy) = match wrong(path, files, &error) {
             Some(Wrong::Empty(found)) if exam.takes_files() => (found, remedies::size(&name)),
             Some(Wrong::Empty(found) | Wrong::Other(found)) => (found, other),
             None => {
-                let container = exam.host.facts.container.is_some();
+                let container = exam.host.facts.container;
                 let rights = remedies::memory_rights(&name, &facts::user_name(files), container);
                 remedies::of_mapping(&error, rights, other)
             }
@@ -69,7 +74,36 @@ fn map(exam: &Exam<'_>, path: &Path, range: Option<Range>) -> Result<PmemMap, Fi
         return Ok(all);
     };
     PmemMap::open_range(path, start..end)
-        .map_err(|error| Finding::bad(CHECK, error.to_string(), remedies::ALIGNMENT))
+        .map_err(|error| Finding::bad(CHECK, problem::reason(&error), remedies::ALIGNMENT))
+}
+
+/// A device of the dax bus that no program can map: its remedy, or that for other memory.
+fn unusable(exam: &Exam<'_>, path: &str) -> Option<Finding> {
+    let facts = &exam.host.facts;
+    let dax = facts.pmem.dax.iter().find(|dax| dax.path() == path)?;
+    let why = match dax.state {
+        // The library opens it.
+        DaxState::Usable => return None,
+        DaxState::NoFile => "has no file in /dev",
+        DaxState::SystemRam => {
+            "is ordinary memory of the kernel (mode system-ram, driver kmem), and no program can map it"
+        }
+        DaxState::NotLoaded => {
+            "cannot be mapped without the driver device_dax, which is not loaded"
+        }
+        DaxState::Disabled => "is disabled: no driver has it",
+        DaxState::Empty => "is the empty seed of a region, and has no memory",
+        DaxState::Gone => "is a file without a device",
+    };
+    let remedy = match remedies::device_remedy(dax, facts.container) {
+        Some(remedy)
+            if dax.is_persistent && facts.pmem.in_state(DaxState::Usable).next().is_none() =>
+        {
+            remedy
+        }
+        _ => exam.other_memory(),
+    };
+    Some(Finding::bad(CHECK, format!("{path} {why}"), remedy))
 }
 
 /// A path that leads to no memory.
@@ -113,8 +147,9 @@ fn wrong(path: &Path, files: &Files, error: &Error) -> Option<Wrong> {
 
 fn not_given(exam: &Exam<'_>) -> Finding {
     let found = "not looked at: ordinary memory loses its data with the power";
-    let found = if exam.host.facts.pmem.devices.is_empty() {
-        format!("{found}. This host shows no device-DAX")
+    let mut usable = exam.host.facts.pmem.in_state(DaxState::Usable);
+    let found = if usable.next().is_none() {
+        format!("{found}. This host shows no device-DAX that a program can map")
     } else {
         found.into()
     };
@@ -163,7 +198,7 @@ fn persistence_domain(exam: &Exam<'_>, map: &PmemMap) -> Finding {
     const CHECK: &str = "persistence domain";
     let found = match map.persistence_domain() {
         Ok(found) => found,
-        Err(error) => return Finding::unseen(CHECK, error.to_string()),
+        Err(error) => return Finding::unseen(CHECK, in_words(error)),
     };
     let device = exam.devices.first();
     match device.map(|device| durable::detected(device, map, Ddio::On)) {

@@ -11,19 +11,21 @@ mod opened;
 mod registering;
 mod remedies;
 mod system;
+#[cfg(test)]
+mod trees;
 
-#[cfg(not(feature = "sim"))]
 use std::path::Path;
 
 use rpma::pmem::PmemMap;
 use serde::Serialize;
+use serde_json::Value;
 
 use self::opened::Opened;
-use crate::args::{Doctor, Endpoint};
-use crate::facts::{Facts, Files};
+use crate::args::{Doctor, Endpoint, Format};
+use crate::facts::{Facts, Files, Mode, published_facts};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
-use crate::report::{Finding, Outcome, Output, Report, Verdict};
+use crate::report::{Finding, Outcome, Output, ResultFile, Verdict};
 
 /// What is known before the library is called.
 #[derive(Debug)]
@@ -76,6 +78,7 @@ pub(crate) fn examine(
         memory: None,
         is_visible_only: false,
     };
+    let file = ResultFile::of(&args.form)?;
     let mut printed = 0;
     for step in STEPS {
         if interrupt.is_set() {
@@ -83,7 +86,7 @@ pub(crate) fn examine(
         }
         let findings = step(&mut exam);
         exam.findings.extend(findings);
-        if !args.json {
+        if args.form.format == Format::Text {
             for finding in &exam.findings[printed..] {
                 out.finding(finding)?;
             }
@@ -91,11 +94,11 @@ pub(crate) fn examine(
         printed = exam.findings.len();
     }
     let outcome = exam.outcome();
-    if args.json {
-        out.json(&Report::new(Diagnosis::new(&exam, outcome)))?;
-    } else if interrupt.is_set() {
+    if interrupt.is_set() && args.form.format == Format::Text {
         out.line("interrupted: the other checks were not done")?;
     }
+    let report = Diagnosis::new(&exam, outcome);
+    out.report(&args.form, file, &report, report.findings)?;
     Ok(outcome)
 }
 
@@ -164,9 +167,11 @@ impl Exam<'_> {
             Some(target) => format!("rpma doctor {target} --memory"),
             None => "rpma doctor --memory".into(),
         };
-        let other = remedies::other_memory(&self.host.facts, &doctor);
+        let failed = self.args.memory.as_deref().and_then(Path::to_str);
+        let other = remedies::other_memory(&self.host.facts, &doctor, failed);
         let mut namespaces = self.host.facts.pmem.namespaces.iter();
-        let has_files = namespaces.any(|namespace| namespace.mode == "fsdax");
+        let has_files =
+            namespaces.any(|namespace| namespace.mode == Mode::FsDax && namespace.is_enabled);
         if has_files && self.takes_files() {
             remedies::or_file(&other)
         } else {
@@ -219,13 +224,14 @@ impl Exam<'_> {
     }
 }
 
-/// The report.
+/// The report. It can be published: the words of the findings have names and addresses, and are left
+/// out.
 #[derive(Serialize)]
 struct Diagnosis<'a> {
     command: &'static str,
     result: Outcome,
     interrupted: bool,
-    host: &'a Facts,
+    host: Value,
     findings: &'a [Finding],
 }
 
@@ -235,7 +241,7 @@ impl<'a> Diagnosis<'a> {
             command: "doctor",
             result,
             interrupted: exam.interrupt.is_set(),
-            host: &exam.host.facts,
+            host: published_facts(&exam.host.facts),
             findings: &exam.findings,
         }
     }
@@ -252,7 +258,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use crate::facts::{Module, ModuleState};
-    use crate::report::LABEL;
+    use crate::report::HEAD;
 
     /// Output that a test reads.
     #[derive(Clone, Default)]
@@ -304,7 +310,7 @@ pub(crate) mod tests {
     fn a_host_without_rdma_is_bad_and_each_bad_finding_has_a_remedy() {
         let (outcome, text) = examine_nothing(&[], &Interrupt::default());
         assert_eq!(outcome, Outcome::Bad);
-        let lines: Vec<&str> = text.lines().map(|line| &line[LABEL.len()..]).collect();
+        let lines: Vec<&str> = text.lines().skip(HEAD.lines().count()).collect();
         let bad = |line: &&[&str]| line[0].starts_with("BAD");
         assert!(
             lines
@@ -358,8 +364,8 @@ pub(crate) mod tests {
         let (outcome, text) = examine_nothing(&[], &interrupt);
         assert_eq!(outcome, Outcome::Bad);
         assert!(text.contains("interrupted"), "{text}");
-        let (_, text) = examine_nothing(&["--json"], &interrupt);
-        let report: serde_json::Value = serde_json::from_str(&text)?;
+        let (_, text) = examine_nothing(&["--format", "json"], &interrupt);
+        let report: Value = serde_json::from_str(&text)?;
         assert_eq!(report["interrupted"], true);
         assert_eq!(report["result"], "bad");
         assert_eq!(report["host"]["kernel"], "6.12.1");

@@ -1,7 +1,7 @@
 //! Checks of the kernel's side: its release, modules, device files; containers; rdma-core.
 
 use super::remedies;
-use crate::facts::{Access, Facts, ModuleState, Node, RdmaCore, release_number};
+use crate::facts::{Access, Container, Facts, Module, ModuleState, Node, RdmaCore, release_number};
 use crate::report::Finding;
 
 /// The oldest Linux that the library is for.
@@ -30,13 +30,14 @@ pub(super) fn kernel(facts: &Facts) -> Vec<Finding> {
 }
 
 pub(super) fn container(facts: &Facts) -> Vec<Finding> {
-    let Some(kind) = &facts.container else {
+    let Some(container) = facts.container else {
         return Vec::new();
     };
     let found = format!(
-        "this is a container ({kind}): it needs the devices, the limit and the network of its host"
+        "this is a container ({}): it needs the devices, the limit and the network of its host",
+        container.name()
     );
-    vec![Finding::note("container", found).with_remedy(remedies::CONTAINER)]
+    vec![Finding::note("container", found).with_remedy(remedies::give(container, facts))]
 }
 
 pub(super) fn modules(facts: &Facts) -> Vec<Finding> {
@@ -83,13 +84,23 @@ pub(super) fn nodes(facts: &Facts, wanted: Option<&str>) -> Vec<Finding> {
     let one_is_usable = |for_device: bool| {
         nodes().any(|node| node.device.is_some() == for_device && node.access == Access::Usable)
     };
-    let container = facts.container.is_some();
-    let finding = |node| self::node(node, one_is_usable(true), container);
+    let is_missing = |module: &Module| module.state == ModuleState::Missing;
+    let container = facts.container;
+    let missing = |path: &str| match facts.modules.iter().any(is_missing) {
+        true => remedies::MODULES_FIRST.into(),
+        false => remedies::missing_node(path, container),
+    };
+    let finding = |node| self::node(node, one_is_usable(true), container, missing);
     nodes().map(finding).collect()
 }
 
 /// The file of one device is bad only if that of no other device can be used.
-fn node(node: &Node, another_is_usable: bool, container: bool) -> Finding {
+fn node(
+    node: &Node,
+    another_is_usable: bool,
+    container: Option<Container>,
+    missing: impl Fn(&str) -> String,
+) -> Finding {
     const CHECK: &str = "device file";
     let Node {
         path,
@@ -104,11 +115,11 @@ fn node(node: &Node, another_is_usable: bool, container: bool) -> Finding {
         Access::Usable => {
             return Finding::good(CHECK, format!("{name} can be read and written"));
         }
-        Access::Missing => {
-            let remedy = remedies::missing_node(path, container);
-            (format!("{name} does not exist"), remedy)
-        }
-        Access::Refused(reason) => (format!("{name}: {reason}"), remedies::refused_node(path)),
+        Access::Missing => (format!("{name} does not exist"), missing(path)),
+        Access::Refused(reason) => (
+            format!("{name}: {reason}"),
+            remedies::refused_node(path, container),
+        ),
     };
     if device.is_some() && another_is_usable {
         Finding::note(CHECK, found).with_remedy(remedy)
@@ -144,7 +155,6 @@ pub(super) fn rdma_core(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::Module;
     use crate::report::Verdict;
 
     fn bad(findings: &[Finding]) -> Vec<&Finding> {

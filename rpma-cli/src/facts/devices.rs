@@ -2,18 +2,20 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use serde::Serialize;
-
-use super::Files;
+use super::{Files, network};
 
 const CLASS: &str = "sys/class/infiniband";
 
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct RdmaDevice {
     /// The name, as `rdma link` prints it.
     pub(crate) name: String,
-    /// `CA` for InfiniBand and RoCE, `RNIC` for iWARP.
+    /// `CA` for InfiniBand and RoCE, `RNIC` for iWARP. The others have no reliable connections.
     pub(crate) node_type: Option<String>,
+    /// The driver of its hardware. Software devices have none.
+    pub(crate) driver: Option<String>,
+    /// Its vendor and its device in the numbers of PCI: `15b3:101d`.
+    pub(crate) pci: Option<String>,
     /// The description: `rxe`, `siw`, or the adapter's own text.
     pub(crate) description: Option<String>,
     /// Software devices have none.
@@ -22,11 +24,13 @@ pub(crate) struct RdmaDevice {
     pub(crate) ports: Vec<Port>,
 }
 
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Port {
     pub(crate) number: u32,
     /// `ACTIVE`, `DOWN`, `INIT` or `ARMED`.
     pub(crate) state: Option<String>,
+    /// `LinkUp`, `Polling`, or `Disabled`.
+    pub(crate) physical: Option<String>,
     /// `Ethernet` or `InfiniBand`.
     pub(crate) link_layer: Option<String>,
     pub(crate) rate: Option<String>,
@@ -36,7 +40,7 @@ pub(crate) struct Port {
 }
 
 /// A gid that is in use.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Gid {
     pub(crate) index: u32,
     pub(crate) gid: Ipv6Addr,
@@ -44,17 +48,41 @@ pub(crate) struct Gid {
     pub(crate) kind: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Interface {
     pub(crate) name: String,
     pub(crate) mtu: Option<u32>,
     /// `up`, `down`, or `unknown` for interfaces without a carrier.
     pub(crate) state: Option<String>,
+    /// Whether the operator has set it up, with a cable or without.
+    pub(crate) is_set_up: Option<bool>,
+    /// It is in another network namespace than this process.
+    pub(crate) is_elsewhere: bool,
 }
 
 impl RdmaDevice {
-    pub(crate) fn is_active(&self) -> bool {
-        self.ports.iter().any(Port::is_active)
+    /// Whether it can carry connections now.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.can_serve() && self.ports.iter().any(Port::is_active)
+    }
+
+    /// Whether it has reliable connections and a connection manager, which the kernel gives to
+    /// InfiniBand, RoCE and iWARP. usNIC and EFA, for example, have none.
+    pub(crate) fn can_serve(&self) -> bool {
+        let has_link = || {
+            let known = |port: &Port| {
+                matches!(
+                    port.link_layer.as_deref(),
+                    None | Some("Ethernet" | "InfiniBand")
+                )
+            };
+            self.ports.is_empty() || self.ports.iter().any(known)
+        };
+        match self.node_type.as_deref() {
+            None | Some("CA") => has_link(),
+            Some("RNIC") => true,
+            Some(_) => false,
+        }
     }
 
     pub(crate) fn is_iwarp(&self) -> bool {
@@ -97,6 +125,8 @@ fn device(files: &Files, name: String) -> RdmaDevice {
     let ports = files.names(format!("{dir}/ports"));
     RdmaDevice {
         node_type: attribute("node_type").map(after_colon),
+        driver: driver(files, &dir),
+        pci: pci(files, &dir),
         description: attribute("node_desc"),
         firmware: attribute("fw_ver"),
         board: attribute("board_id").or_else(|| attribute("hca_type")),
@@ -106,6 +136,23 @@ fn device(files: &Files, name: String) -> RdmaDevice {
             .collect(),
         name,
     }
+}
+
+fn driver(files: &Files, device: &str) -> Option<String> {
+    let target = files.link(format!("{device}/device/driver"))?;
+    target.rsplit('/').next().map(Into::into)
+}
+
+fn pci(files: &Files, device: &str) -> Option<String> {
+    let number = |file: &str| {
+        let text = files.word(format!("{device}/device/{file}"))?;
+        u16::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+    };
+    Some(format!(
+        "{:04x}:{:04x}",
+        number("vendor")?,
+        number("device")?
+    ))
 }
 
 fn port(files: &Files, device: &str, number: u32) -> Port {
@@ -120,6 +167,7 @@ fn port(files: &Files, device: &str, number: u32) -> Port {
     Port {
         number,
         state: attribute("state").map(after_colon),
+        physical: attribute("phys_state").map(after_colon),
         link_layer: attribute("link_layer"),
         rate: attribute("rate"),
         gids,
@@ -173,6 +221,8 @@ fn interface(files: &Files, name: String) -> Interface {
     Interface {
         mtu: attribute("mtu").and_then(|mtu| mtu.parse().ok()),
         state: attribute("operstate"),
+        is_set_up: network::is_set_up(files, &name),
+        is_elsewhere: !files.exists(format!("sys/class/net/{name}")),
         name,
     }
 }
@@ -246,7 +296,7 @@ mod tests {
         };
         assert_eq!(device.node_type.as_deref(), Some("CA"));
         assert_eq!(device.firmware, None);
-        assert!(device.is_active());
+        assert!(device.is_ready());
         let [port] = &device.ports[..] else {
             panic!("{device:?}");
         };
@@ -257,6 +307,7 @@ mod tests {
             name: "eth0".into(),
             mtu: Some(1500),
             state: Some("up".into()),
+            ..Interface::default()
         };
         assert_eq!(port.interfaces, [eth0]);
         Ok(())
@@ -285,7 +336,7 @@ mod tests {
         let device = &devices[0];
         assert_eq!(device.firmware.as_deref(), Some("20.31.1014"));
         assert_eq!(device.board.as_deref(), Some("MT_0000000223"));
-        assert!(device.is_active() && !device.ports[0].is_active());
+        assert!(device.is_ready() && !device.ports[0].is_active());
         let names: Vec<_> = device.interfaces().map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["ib0", "ib1"]);
         assert_eq!(device.ports[1].interfaces[0].name, "ib1");
@@ -306,7 +357,7 @@ mod tests {
         let tree = tree(&[("sys/class/infiniband/new0/ports/x/", "")])?;
         let devices = read(&Files::new(tree.path()));
         assert_eq!(devices[0].name, "new0");
-        assert!(!devices[0].is_active());
+        assert!(!devices[0].is_ready());
         Ok(())
     }
 }

@@ -41,6 +41,12 @@ impl Files {
         (!word.is_empty()).then(|| word.to_owned())
     }
 
+    /// The target of a symbolic link, as text.
+    pub(crate) fn link(&self, path: impl AsRef<Path>) -> Option<String> {
+        let target = fs::read_link(self.at(path)).ok()?;
+        target.into_os_string().into_string().ok()
+    }
+
     /// The lines of a table. They end early if it is too long or not text.
     pub(crate) fn lines(&self, path: impl AsRef<Path>) -> io::Result<impl Iterator<Item = String>> {
         let file = File::open(self.at(path))?;
@@ -63,9 +69,12 @@ impl Files {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
-    /// A made-up host with these files. A path that ends with `/` is a directory.
+    /// A made-up host with these files. A path that ends with `/` is a directory, and a text that
+    /// begins with `-> ` is the target of a symbolic link.
     pub(crate) fn tree(files: &[(&str, &str)]) -> io::Result<tempfile::TempDir> {
         let dir = tempfile::tempdir()?;
         for (path, text) in files {
@@ -77,7 +86,10 @@ pub(crate) mod tests {
             if let Some(parent) = path.parent() {
                 fs::create_dir_all(parent)?;
             }
-            fs::write(path, text)?;
+            match text.strip_prefix("-> ") {
+                Some(target) => symlink(target, path)?,
+                None => fs::write(path, text)?,
+            }
         }
         Ok(dir)
     }

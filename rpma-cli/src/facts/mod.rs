@@ -6,25 +6,27 @@ mod devices;
 mod files;
 mod network;
 mod pmem;
+pub(crate) mod published;
 mod system;
 
 use std::path::Path;
 
-use serde::Serialize;
-
 pub(crate) use self::dax::{DaxSize, dax_size};
 pub(crate) use self::devices::{Gid, Interface, Port, RdmaDevice};
 pub(crate) use self::files::Files;
+#[cfg(test)]
+pub(crate) use self::files::tests;
 #[cfg(not(feature = "sim"))]
 pub(crate) use self::network::local_addresses;
 pub(crate) use self::network::parse as parse_address;
-pub(crate) use self::pmem::{Namespace, Pmem};
+pub(crate) use self::pmem::{Dax, DaxState, Mode, Namespace, Pmem, Region};
+pub(crate) use self::published::facts as published_facts;
 pub(crate) use self::system::{
-    Access, LockedMemory, Module, ModuleState, Node, RdmaCore, release_number, user_name,
+    Access, Container, LockedMemory, Module, ModuleState, Node, RdmaCore, release_number, user_name,
 };
 
-/// What this host is.
-#[derive(Clone, Debug, Default, Serialize)]
+/// What this host is, with its names and addresses. [`published_facts`] are without them.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     /// The kernel's release, such as `6.12.43+deb13-amd64`.
     pub(crate) kernel: Option<String>,
@@ -36,11 +38,17 @@ pub(crate) struct Facts {
     pub(crate) devices: Vec<RdmaDevice>,
     /// The Ethernet interfaces that are up, the best for soft-RoCE first.
     pub(crate) ethernet: Vec<String>,
+    /// An interface of an adapter whose module for RDMA is not loaded, and that module.
+    pub(crate) without_rdma: Option<(String, &'static str)>,
+    /// The providers of rdma-core that are installed, such as `mlx5`.
+    pub(crate) providers: Vec<String>,
+    /// Whether the kernel has soft-RoCE, if that is known.
+    pub(crate) has_soft_roce: Option<bool>,
     pub(crate) locked_memory: LockedMemory,
     /// The persistent memory.
     pub(crate) pmem: Pmem,
-    /// The kind of the container that this process is in.
-    pub(crate) container: Option<String>,
+    /// The container that this process is in.
+    pub(crate) container: Option<Container>,
 }
 
 impl Facts {
@@ -54,10 +62,23 @@ impl Facts {
             nodes: system::nodes(&files),
             devices: devices::read(&files),
             ethernet: network::ethernet(&files),
+            without_rdma: network::without_rdma(&files),
+            providers: system::providers(&files),
+            has_soft_roce: system::has_soft_roce(&files),
             locked_memory: system::locked_memory(&files),
             pmem: pmem::read(&files),
             container: system::container(&files),
         }
+    }
+
+    /// The provider of rdma-core that a device needs and that is not installed.
+    pub(crate) fn missing_provider(&self, device: &RdmaDevice) -> Option<&'static str> {
+        let driver = published::driver(device)?;
+        let (_, provider) = system::PROVIDERS
+            .iter()
+            .find(|(known, _)| *known == driver)?;
+        let is_installed = self.providers.iter().any(|name| name == provider);
+        (!is_installed).then_some(*provider)
     }
 
     pub(crate) fn device(&self, name: &str) -> Option<&RdmaDevice> {

@@ -79,12 +79,41 @@ fn is_ethernet(files: &Files, name: &str) -> bool {
     files.word(format!("{NET}/{name}/type")).as_deref() == Some("1")
 }
 
-/// The lowest flag is `IFF_UP`, which the operator sets. The state also needs a cable.
+/// The drivers of Ethernet adapters, and their modules for RDMA.
+const RDMA_MODULES: [(&str, &str); 9] = [
+    ("mlx4_core", "mlx4_ib"),
+    ("mlx5_core", "mlx5_ib"),
+    ("bnxt_en", "bnxt_re"),
+    ("ice", "irdma"),
+    ("i40e", "irdma"),
+    ("cxgb4", "iw_cxgb4"),
+    ("qede", "qedr"),
+    ("hns3", "hns_roce_hw_v2"),
+    ("be2net", "ocrdma"),
+];
+
+/// An interface of an adapter whose module for RDMA is not loaded, and that module.
+pub(super) fn without_rdma(files: &Files) -> Option<(String, &'static str)> {
+    files.names(NET).into_iter().find_map(|name| {
+        let driver = files.link(format!("{NET}/{name}/device/driver"))?;
+        let driver = driver.rsplit('/').next()?;
+        let (_, module) = RDMA_MODULES.iter().find(|(known, _)| *known == driver)?;
+        let is_loaded = files.exists(format!("sys/module/{module}"));
+        (!is_loaded).then_some((name, *module))
+    })
+}
+
+/// The state also needs a cable.
 fn is_up(files: &Files, name: &str) -> bool {
-    let flags = files.word(format!("{NET}/{name}/flags"));
-    let flags = flags.and_then(|flags| u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok());
     let state = files.word(format!("{NET}/{name}/operstate"));
-    flags.is_some_and(|flags| flags & 1 == 1) && matches!(state.as_deref(), Some("up" | "unknown"))
+    is_set_up(files, name) == Some(true) && matches!(state.as_deref(), Some("up" | "unknown"))
+}
+
+/// The lowest flag is `IFF_UP`, which the operator sets.
+pub(super) fn is_set_up(files: &Files, name: &str) -> Option<bool> {
+    let flags = files.word(format!("{NET}/{name}/flags"))?;
+    let flags = u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok()?;
+    Some(flags & 1 == 1)
 }
 
 /// Those with an IPv4 address. `fib_trie` has no interfaces, and the route of the address's network

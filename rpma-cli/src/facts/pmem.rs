@@ -1,88 +1,252 @@
-//! The persistent memory of this host: device-DAX devices, and the namespaces of libnvdimm that can
-//! become some.
+//! The persistent memory of this host: the devices of the dax bus, and the regions and namespaces of
+//! libnvdimm that can become device-DAX. Drivers, sizes and modes decide, not names in `/dev`.
 
 use serde::Serialize;
 
 use super::Files;
 
 const ND: &str = "sys/bus/nd/devices";
-const DAX: &str = "sys/bus/dax";
+const ND_DRIVERS: &str = "sys/bus/nd/drivers";
+const DAX: &str = "sys/bus/dax/devices";
+const DAX_DRIVERS: &str = "sys/bus/dax/drivers";
 /// `ndctl` makes no smaller namespace.
 const SMALLEST: u64 = 16 << 20;
 
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Pmem {
-    /// The paths of the device-DAX devices.
-    pub(crate) devices: Vec<String>,
-    /// The paths of those that the kernel has, and `/dev` has not.
-    pub(crate) hidden: Vec<String>,
-    /// The namespaces that are no device-DAX.
+    pub(crate) dax: Vec<Dax>,
+    pub(crate) regions: Vec<Region>,
+    /// Without those that are empty.
     pub(crate) namespaces: Vec<Namespace>,
-    /// Whether a region has space for another namespace.
-    pub(crate) has_space: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// A device of the dax bus.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Dax {
+    pub(crate) name: String,
+    pub(crate) state: DaxState,
+    /// Whether libnvdimm made it. Others, such as memory of CXL or of high bandwidth, are volatile.
+    pub(crate) is_persistent: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum DaxState {
+    /// A program can map it.
+    Usable,
+    /// `/dev` of this process has no file of it.
+    NoFile,
+    /// The driver `kmem` made it ordinary memory of the kernel.
+    SystemRam,
+    /// The driver `device_dax` is not loaded.
+    NotLoaded,
+    /// No driver has it.
+    Disabled,
+    /// The seed of a region: its size is 0.
+    Empty,
+    /// A file of `/dev` without a device.
+    Gone,
+}
+
+/// A region of libnvdimm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Region {
+    pub(crate) name: String,
+    /// For another namespace, in bytes.
+    pub(crate) space: u64,
+    pub(crate) is_enabled: bool,
+    pub(crate) is_read_only: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Namespace {
     pub(crate) name: String,
-    /// As `ndctl` calls it: `fsdax`, `sector` or `raw`.
-    pub(crate) mode: String,
+    pub(crate) mode: Mode,
     /// In bytes.
     pub(crate) size: u64,
+    pub(crate) is_enabled: bool,
+    pub(crate) is_read_only: bool,
+    /// Where its file system is mounted.
+    pub(crate) mounted: Option<String>,
 }
 
-pub(super) fn read(files: &Files) -> Pmem {
-    let devices = paths(files.names("dev"));
-    let mut hidden = paths(files.names(format!("{DAX}/devices")));
-    hidden.retain(|path| {
-        let name = path.trim_start_matches("/dev/");
-        // Ordinary memory of the kernel has no device file.
-        !devices.contains(path) && !files.exists(format!("{DAX}/drivers/kmem/{name}"))
-    });
-    let names = files.names(ND);
-    Pmem {
-        devices,
-        hidden,
-        namespaces: names
-            .iter()
-            .filter(|name| name.starts_with("namespace"))
-            .filter_map(|name| namespace(files, name))
-            .collect(),
-        has_space: names.iter().any(|name| {
-            let space = number(files, name, "available_size");
-            name.starts_with("region") && space.is_some_and(|space| space >= SMALLEST)
-        }),
+/// The mode of a namespace, as `ndctl` calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mode {
+    Raw,
+    Sector,
+    FsDax,
+    DevDax,
+}
+
+impl Mode {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Sector => "sector",
+            Self::FsDax => "fsdax",
+            Self::DevDax => "devdax",
+        }
     }
 }
 
-/// The device-DAX devices have two numbers in their names: `dax0.0`.
-fn paths(names: Vec<String>) -> Vec<String> {
-    let is_dax = |name: &String| {
-        let numbers = name
-            .strip_prefix("dax")
-            .and_then(|rest| rest.split_once('.'));
-        numbers.is_some_and(|(region, number)| {
-            region.parse::<u32>().is_ok() && number.parse::<u32>().is_ok()
-        })
-    };
-    let names = names.into_iter().filter(is_dax);
-    names.map(|name| format!("/dev/{name}")).collect()
+impl Dax {
+    pub(crate) fn path(&self) -> String {
+        format!("/dev/{}", self.name)
+    }
 }
 
-/// `None` for a device-DAX, and for a place that has no namespace: its size is 0.
+impl Pmem {
+    /// The persistent devices in a state.
+    pub(crate) fn in_state(&self, state: DaxState) -> impl Iterator<Item = &Dax> {
+        let devices = self.dax.iter();
+        devices.filter(move |dax| dax.is_persistent && dax.state == state)
+    }
+}
+
+impl Region {
+    pub(crate) fn has_space(&self) -> bool {
+        self.space >= SMALLEST && self.is_enabled && !self.is_read_only
+    }
+}
+
+pub(super) fn read(files: &Files) -> Pmem {
+    let names = files.names(ND);
+    let with = |prefix: &'static str| names.iter().filter(move |name| name.starts_with(prefix));
+    Pmem {
+        dax: dax(files),
+        regions: with("region").map(|name| region(files, name)).collect(),
+        namespaces: with("namespace")
+            .filter_map(|name| namespace(files, name))
+            .collect(),
+    }
+}
+
+/// The devices of the bus, and the files of `/dev` that look like them.
+fn dax(files: &Files) -> Vec<Dax> {
+    let mut names = files.names(DAX);
+    let has_bus = !names.is_empty();
+    for name in files.names("dev") {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let names = names.into_iter().filter(|name| is_dax(name));
+    let device = |name: String| Dax {
+        state: state(files, &name, has_bus),
+        is_persistent: is_persistent(files, &name),
+        name,
+    };
+    names.map(device).collect()
+}
+
+/// Device-DAX have two numbers in their names: `dax0.0`.
+fn is_dax(name: &str) -> bool {
+    let numbers = name
+        .strip_prefix("dax")
+        .and_then(|rest| rest.split_once('.'));
+    numbers.is_some_and(|(region, number)| {
+        region.parse::<u32>().is_ok() && number.parse::<u32>().is_ok()
+    })
+}
+
+/// Its parents are in the path of the device, which the link has. Without it, nothing is known.
+fn is_persistent(files: &Files, name: &str) -> bool {
+    let device = files.link(format!("{DAX}/{name}"));
+    device.is_none_or(|path| path.split('/').any(|parent| parent.starts_with("ndbus")))
+}
+
+/// Without the bus, as in some containers, only the file is seen.
+fn state(files: &Files, name: &str, has_bus: bool) -> DaxState {
+    let has_file = files.exists(format!("dev/{name}"));
+    if !has_bus {
+        return DaxState::Usable;
+    }
+    if !files.exists(format!("{DAX}/{name}")) {
+        return DaxState::Gone;
+    }
+    if files.word(format!("{DAX}/{name}/size")).as_deref() == Some("0") {
+        return DaxState::Empty;
+    }
+    let driver = |driver: &str| files.exists(format!("{DAX_DRIVERS}/{driver}/{name}"));
+    if driver("kmem") {
+        DaxState::SystemRam
+    } else if !files.exists(format!("{DAX_DRIVERS}/device_dax")) {
+        DaxState::NotLoaded
+    } else if !driver("device_dax") {
+        DaxState::Disabled
+    } else if has_file {
+        DaxState::Usable
+    } else {
+        DaxState::NoFile
+    }
+}
+
+fn region(files: &Files, name: &str) -> Region {
+    let space = number(files, name, "max_available_extent");
+    Region {
+        name: name.to_owned(),
+        space: space
+            .or_else(|| number(files, name, "available_size"))
+            .unwrap_or(0),
+        is_enabled: has_driver(files, &[name]),
+        is_read_only: number(files, name, "read_only") == Some(1),
+    }
+}
+
+/// `None` for a place that has no namespace: its size is 0.
 fn namespace(files: &Files, name: &str) -> Option<Namespace> {
     let mode = match &*files.word(format!("{ND}/{name}/mode"))? {
-        "dax" => return None,
-        "memory" => "fsdax".to_owned(),
-        "safe" => "sector".to_owned(),
-        other => other.to_owned(),
+        "dax" => Mode::DevDax,
+        "memory" => Mode::FsDax,
+        "safe" => Mode::Sector,
+        _ => Mode::Raw,
     };
     let size = number(files, name, "size").filter(|size| *size > 0)?;
+    // Of `namespace1.0`.
+    let region = name
+        .strip_prefix("namespace")
+        .and_then(|rest| rest.split_once('.'))
+        .map(|(region, _)| format!("region{region}"));
+    let is_read_only = region.is_some_and(|region| number(files, &region, "read_only") == Some(1));
+    // The personality that has claimed it, if it is not raw.
+    let holder = files.word(format!("{ND}/{name}/holder"));
+    let devices = [name, holder.as_deref().unwrap_or(name)];
     Some(Namespace {
         name: name.to_owned(),
         mode,
         size,
+        is_enabled: has_driver(files, &devices),
+        is_read_only,
+        mounted: mounted(files, &devices),
     })
+}
+
+/// The first mount of a block device of these. A line of the table begins with `/dev/pmem0 /mnt `.
+fn mounted(files: &Files, devices: &[&str]) -> Option<String> {
+    let blocks: Vec<String> = devices
+        .iter()
+        .flat_map(|device| files.names(format!("{ND}/{device}/block")))
+        .collect();
+    let mut mounts = files.lines("proc/self/mounts").ok()?;
+    mounts.find_map(|line| {
+        let (source, rest) = line.strip_prefix("/dev/")?.split_once(' ')?;
+        let is_of = blocks.iter().any(|block| block == source);
+        let (place, _) = rest.split_once(' ')?;
+        is_of.then(|| place.to_owned())
+    })
+}
+
+/// Whether a driver of the bus has one of these devices. Without the list of drivers, they count as
+/// enabled.
+fn has_driver(files: &Files, devices: &[&str]) -> bool {
+    let drivers = files.names(ND_DRIVERS);
+    let has = |driver: &String| {
+        let mut devices = devices.iter();
+        devices.any(|device| files.exists(format!("{ND_DRIVERS}/{driver}/{device}")))
+    };
+    drivers.is_empty() || drivers.iter().any(has)
 }
 
 fn number(files: &Files, device: &str, attribute: &str) -> Option<u64> {
@@ -99,54 +263,147 @@ mod tests {
     use super::super::files::tests::tree;
     use super::*;
 
+    fn of(paths: &[(&str, &str)]) -> io::Result<Pmem> {
+        Ok(read(&Files::new(tree(paths)?.path())))
+    }
+
+    /// Promise: a device is judged by its driver and its size.
     #[test]
-    fn a_namespace_in_another_mode_can_become_a_device_dax() -> io::Result<()> {
-        let tree = tree(&[
-            ("sys/bus/nd/devices/namespace0.0/mode", "dax\n"),
-            ("sys/bus/nd/devices/namespace0.0/size", "268435456\n"),
-            ("sys/bus/nd/devices/namespace0.1/mode", "raw\n"),
-            ("sys/bus/nd/devices/namespace0.1/size", "0\n"),
-            ("sys/bus/nd/devices/namespace1.0/mode", "memory\n"),
-            ("sys/bus/nd/devices/namespace1.0/size", "134217728\n"),
-            ("sys/bus/nd/devices/namespace2.0/mode", "safe\n"),
-            ("sys/bus/nd/devices/namespace2.0/size", "spoilt\n"),
-            ("sys/bus/nd/devices/region0/available_size", "0\n"),
-            ("sys/bus/nd/devices/ndbus0/", ""),
+    fn a_device_dax_has_the_state_of_its_driver() -> io::Result<()> {
+        let pmem = of(&[
+            ("dev/dax", ""),
+            ("dev/daxes.0", ""),
+            ("dev/dax0.0", ""),
+            ("dev/dax2.0", ""),
+            ("dev/dax9.0", ""),
+            ("sys/bus/dax/devices/dax0.0/size", "1073741824\n"),
+            ("sys/bus/dax/devices/dax1.0/size", "1073741824\n"),
+            ("sys/bus/dax/devices/dax2.0/size", "1073741824\n"),
+            ("sys/bus/dax/devices/dax3.0/size", "0\n"),
+            ("sys/bus/dax/devices/dax4.0/size", "1073741824\n"),
+            ("sys/bus/dax/drivers/device_dax/dax0.0/", ""),
+            ("sys/bus/dax/drivers/device_dax/dax1.0/", ""),
+            ("sys/bus/dax/drivers/kmem/dax2.0/", ""),
         ])?;
-        let pmem = read(&Files::new(tree.path()));
-        let fsdax = Namespace {
-            name: "namespace1.0".into(),
-            mode: "fsdax".into(),
-            size: 134_217_728,
-        };
-        assert_eq!(pmem.namespaces, [fsdax]);
-        assert!(!pmem.has_space);
+        let states: Vec<_> = pmem.dax.iter().map(|dax| (&*dax.name, dax.state)).collect();
+        assert_eq!(
+            states,
+            [
+                ("dax0.0", DaxState::Usable),
+                ("dax1.0", DaxState::NoFile),
+                ("dax2.0", DaxState::SystemRam),
+                ("dax3.0", DaxState::Empty),
+                ("dax4.0", DaxState::Disabled),
+                ("dax9.0", DaxState::Gone),
+            ]
+        );
+        let pmem = of(&[("sys/bus/dax/devices/dax1.0/size", "4096\n")])?;
+        assert_eq!(pmem.dax[0].state, DaxState::NotLoaded);
+        let pmem = of(&[("dev/dax1.0", "")])?;
+        assert_eq!(pmem.dax[0].state, DaxState::Usable, "sysfs is hidden");
         Ok(())
     }
 
+    /// Promise: memory that no kernel calls persistent is not recommended.
     #[test]
-    fn a_region_can_have_space() -> io::Result<()> {
-        for (space, has_space) in [("16777216\n", true), ("4096\n", false)] {
-            let tree = tree(&[("sys/bus/nd/devices/region1/available_size", space)])?;
-            assert_eq!(read(&Files::new(tree.path())).has_space, has_space);
+    fn only_devices_of_libnvdimm_are_persistent() -> io::Result<()> {
+        for (parent, is_persistent) in [("ndbus0/region0/dax0.1", true), ("platform/hmem.0", false)]
+        {
+            let size = format!("sys/devices/{parent}/dax0.0/size");
+            let link = format!("-> ../../../devices/{parent}/dax0.0");
+            let pmem = of(&[
+                (&size, "4096"),
+                ("sys/bus/dax/devices/dax0.0", &link),
+                ("sys/bus/dax/drivers/device_dax/dax0.0/", ""),
+                ("dev/dax0.0", ""),
+            ])?;
+            assert_eq!(pmem.dax[0].is_persistent, is_persistent, "{parent}");
+            assert_eq!(
+                pmem.in_state(DaxState::Usable).count(),
+                usize::from(is_persistent)
+            );
         }
         Ok(())
     }
 
     #[test]
-    fn a_device_dax_has_a_device_file_or_is_hidden() -> io::Result<()> {
-        let tree = tree(&[
-            ("dev/dax0.0", ""),
-            ("dev/dax", ""),
-            ("dev/daxes.0", ""),
-            ("sys/bus/dax/devices/dax0.0/", ""),
-            ("sys/bus/dax/devices/dax1.0/", ""),
-            ("sys/bus/dax/devices/dax2.0/", ""),
-            ("sys/bus/dax/drivers/kmem/dax2.0/", ""),
+    fn namespaces_have_modes_and_states() -> io::Result<()> {
+        let pmem = of(&[
+            ("sys/bus/nd/devices/namespace0.0/mode", "dax\n"),
+            ("sys/bus/nd/devices/namespace0.0/size", "268435456\n"),
+            ("sys/bus/nd/devices/namespace0.0/holder", "dax0.1\n"),
+            ("sys/bus/nd/devices/namespace0.1/mode", "raw\n"),
+            ("sys/bus/nd/devices/namespace0.1/size", "0\n"),
+            ("sys/bus/nd/devices/namespace1.0/mode", "memory\n"),
+            ("sys/bus/nd/devices/namespace1.0/size", "134217728\n"),
+            ("sys/bus/nd/devices/namespace1.0/holder", "pfn1.0\n"),
+            ("sys/bus/nd/devices/namespace2.0/mode", "safe\n"),
+            ("sys/bus/nd/devices/namespace2.0/size", "spoilt\n"),
+            ("sys/bus/nd/devices/region0/available_size", "0\n"),
+            ("sys/bus/nd/devices/region1/read_only", "1\n"),
+            ("sys/bus/nd/devices/ndbus0/", ""),
+            ("sys/bus/nd/drivers/nd_pmem/pfn1.0/", ""),
+            ("sys/bus/nd/devices/pfn1.0/block/pmem1/", ""),
+            (
+                "proc/self/mounts",
+                "/dev/pmem0 /var ext4 rw 0 0\n/dev/pmem1 /mnt ext4 rw,dax 0 0\n",
+            ),
         ])?;
-        let pmem = read(&Files::new(tree.path()));
-        assert_eq!(pmem.devices, ["/dev/dax0.0"]);
-        assert_eq!(pmem.hidden, ["/dev/dax1.0"], "dax2.0 is ordinary memory");
+        let namespace = |name: &str, mode, size, is_enabled| Namespace {
+            name: name.into(),
+            mode,
+            size,
+            is_enabled,
+            is_read_only: is_enabled,
+            mounted: is_enabled.then(|| "/mnt".into()),
+        };
+        assert_eq!(
+            pmem.namespaces,
+            [
+                namespace("namespace0.0", Mode::DevDax, 268_435_456, false),
+                namespace("namespace1.0", Mode::FsDax, 134_217_728, true),
+            ]
+        );
+        Ok(())
+    }
+
+    /// Promise: no namespace is asked of a region that is disabled, read-only, or full.
+    #[test]
+    fn a_region_can_have_space() -> io::Result<()> {
+        let at = "sys/bus/nd/devices/region1/";
+        for (files, has_space) in [
+            (&[("available_size", "16777216\n")][..], true),
+            (&[("available_size", "4096\n")], false),
+            (
+                &[
+                    ("available_size", "33554432\n"),
+                    ("max_available_extent", "4096\n"),
+                ],
+                false,
+            ),
+            (
+                &[("available_size", "33554432\n"), ("read_only", "1\n")],
+                false,
+            ),
+            (
+                &[
+                    ("available_size", "33554432\n"),
+                    ("../../drivers/nd_region/other/", ""),
+                ],
+                false,
+            ),
+        ] {
+            let files = files
+                .iter()
+                .map(|(file, text)| (format!("{at}{file}"), *text));
+            let files: Vec<_> = files.collect();
+            let files: Vec<_> = [(at, "")]
+                .into_iter()
+                .chain(files.iter().map(|(path, text)| (&**path, *text)))
+                .collect();
+            let pmem = of(&files)?;
+            assert_eq!(pmem.regions[0].has_space(), has_space, "{files:?}");
+        }
         Ok(())
     }
 }

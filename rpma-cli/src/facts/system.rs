@@ -38,11 +38,24 @@ pub(crate) enum ModuleState {
     Absent,
 }
 
+/// Whether this kernel has soft-RoCE. `None` if its modules cannot be seen, as in a container.
+pub(super) fn has_soft_roce(files: &Files) -> Option<bool> {
+    let is_soft_roce = |name: &str| name == "rdma_rxe";
+    if files.exists("sys/module/rdma_rxe") {
+        return Some(true);
+    }
+    let mut lists =
+        ["modules.dep", "modules.builtin"].map(|list| listed(files, list, is_soft_roce));
+    lists[0].as_ref()?;
+    Some(lists.iter_mut().flatten().any(|list| !list.is_empty()))
+}
+
 /// Which modules are there.
 pub(super) fn modules(files: &Files) -> Vec<Module> {
-    let built_in = listed(files, "modules.builtin").unwrap_or_default();
+    let is_ours = |name: &str| MODULES.iter().any(|(ours, _)| *ours == name);
+    let built_in = listed(files, "modules.builtin", is_ours).unwrap_or_default();
     // In a container there is no such file.
-    let loadable = listed(files, "modules.dep");
+    let loadable = listed(files, "modules.dep", is_ours);
     let state = |name: &str, made: &str| {
         let is_in = |list: &Vec<String>| list.iter().any(|module| module == name);
         if is_in(&built_in) {
@@ -62,9 +75,9 @@ pub(super) fn modules(files: &Files) -> Vec<Module> {
     MODULES.map(module).into()
 }
 
-/// Those of our modules that a list of the kernel's build has. A line begins with a path:
+/// The wanted modules that a list of the kernel's build has. A line begins with a path:
 /// `kernel/drivers/infiniband/core/ib_core.ko.xz: ...`.
-fn listed(files: &Files, list: &str) -> Option<Vec<String>> {
+fn listed(files: &Files, list: &str, is_wanted: impl Fn(&str) -> bool) -> Option<Vec<String>> {
     let release = files.word("proc/sys/kernel/osrelease")?;
     let lines = files.lines(format!("lib/modules/{release}/{list}")).ok()?;
     let name = |line: String| {
@@ -72,12 +85,12 @@ fn listed(files: &Files, list: &str) -> Option<Vec<String>> {
         let file = path.rsplit('/').next()?;
         Some(file.split('.').next()?.replace('-', "_"))
     };
-    let is_ours = |name: &String| MODULES.iter().any(|(ours, _)| ours == name);
-    Some(lines.filter_map(name).filter(is_ours).collect())
+    let is_wanted = |name: &String| is_wanted(name);
+    Some(lines.filter_map(name).filter(is_wanted).collect())
 }
 
 /// A device file that the libraries open.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) path: String,
     /// The RDMA device. `rdma_cm` is for all of them.
@@ -85,8 +98,7 @@ pub(crate) struct Node {
     pub(crate) access: Access,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// It was opened for reading and writing.
     Usable,
@@ -207,6 +219,34 @@ fn release_of(version: &str) -> Option<u32> {
     version.split('.').nth(2)?.parse().ok()
 }
 
+/// The drivers of devices, and their providers in rdma-core.
+pub(super) const PROVIDERS: [(&str, &str); 16] = [
+    ("mlx4_core", "mlx4"),
+    ("mlx5_core", "mlx5"),
+    ("bnxt_en", "bnxt_re"),
+    ("ice", "irdma"),
+    ("i40e", "irdma"),
+    ("cxgb4", "cxgb4"),
+    ("qede", "qedr"),
+    ("hns3", "hns"),
+    ("be2net", "ocrdma"),
+    ("hfi1", "hfi1verbs"),
+    ("ib_qib", "ipathverbs"),
+    ("erdma", "erdma"),
+    ("mana", "mana"),
+    ("vmw_pvrdma", "vmw_pvrdma"),
+    ("rdma_rxe", "rxe"),
+    ("siw", "siw"),
+];
+
+/// The providers that are installed: `mlx5.driver`.
+pub(super) fn providers(files: &Files) -> Vec<String> {
+    let names = files.names("etc/libibverbs.d").into_iter();
+    names
+        .filter_map(|name| Some(name.strip_suffix(".driver")?.to_owned()))
+        .collect()
+}
+
 /// The first two numbers of a kernel's release.
 pub(crate) fn release_number(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
@@ -226,21 +266,95 @@ pub(crate) fn user_name(files: &Files) -> String {
     names.next().unwrap_or(number.clone())
 }
 
-/// The kind of container, by the marks that the usual programs leave.
-pub(super) fn container(files: &Files) -> Option<String> {
+/// A program that makes containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Container {
+    Docker,
+    Podman,
+    Kubernetes,
+    Lxc,
+    SystemdNspawn,
+    /// The process is in namespaces of its own.
+    Unknown,
+}
+
+impl Container {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+            Self::Kubernetes => "kubernetes",
+            Self::Lxc => "lxc",
+            Self::SystemdNspawn => "systemd-nspawn",
+            Self::Unknown => "of an unknown program",
+        }
+    }
+
+    /// From the word that its program gives: `container=` of the first process, and the files that
+    /// systemd makes of it.
+    fn from_word(word: &str) -> Self {
+        match word.trim() {
+            "docker" => Self::Docker,
+            "podman" | "oci" => Self::Podman,
+            "kube" | "kubernetes" => Self::Kubernetes,
+            "lxc" | "lxc-libvirt" => Self::Lxc,
+            "systemd-nspawn" => Self::SystemdNspawn,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// A directory that Kubernetes mounts.
+const SERVICE_ACCOUNT: &str = "run/secrets/kubernetes.io/serviceaccount";
+/// The namespaces of the host have these numbers (`PROC_PID_INIT_INO` and the others).
+const FIRST_NAMESPACES: [(&str, &str); 5] = [
+    ("pid", "pid:[4026531836]"),
+    ("cgroup", "cgroup:[4026531835]"),
+    ("uts", "uts:[4026531838]"),
+    ("ipc", "ipc:[4026531839]"),
+    ("user", "user:[4026531837]"),
+];
+
+/// The container of this process. A mark of its program counts only if a namespace can be another
+/// one than the host's: a disk that was made from an image has the mark as well.
+pub(super) fn container(files: &Files) -> Option<Container> {
+    let is_first = |(kind, first): (&str, &str)| {
+        let own = files.link(format!("proc/self/ns/{kind}"))?;
+        Some(own == first)
+    };
+    let are_first = FIRST_NAMESPACES.map(is_first);
+    if are_first == [Some(true); 5] {
+        return None;
+    }
+    let is_apart = are_first[..2].contains(&Some(false));
+    marked(files).or(is_apart.then_some(Container::Unknown))
+}
+
+/// The program whose mark is there.
+fn marked(files: &Files) -> Option<Container> {
+    let has_account = |dir: &&str| files.exists(format!("{dir}{SERVICE_ACCOUNT}"));
+    if ["", "var/"].iter().any(has_account) {
+        return Some(Container::Kubernetes);
+    }
     if files.exists("run/.containerenv") {
-        return Some("podman".into());
+        return Some(Container::Podman);
     }
     if files.exists(".dockerenv") {
-        return Some("docker".into());
+        return Some(Container::Docker);
     }
-    if let Some(kind) = files.word("run/systemd/container") {
-        return Some(kind);
-    }
-    let groups = files.lines("proc/self/cgroup").ok()?;
-    let kinds = ["kubepods", "docker", "libpod", "lxc", "containerd"];
-    let mut found = groups.filter_map(|line| kinds.into_iter().find(|kind| line.contains(kind)));
-    found.next().map(Into::into)
+    let words = ["run/systemd/container", "run/host/container-manager"];
+    let word = words.iter().find_map(|path| files.word(path));
+    let word = word.or_else(|| first_process(files))?;
+    Some(Container::from_word(&word))
+}
+
+/// The variable `container` of the first process, if this user may read it.
+fn first_process(files: &Files) -> Option<String> {
+    let variables = files.word("proc/1/environ")?;
+    let mut variables = variables.split('\0');
+    let word = variables.find_map(|variable| variable.strip_prefix("container="))?;
+    (!word.is_empty()).then(|| word.to_owned())
 }
 
 #[cfg(test)]
@@ -387,25 +501,78 @@ mod tests {
         Ok(())
     }
 
+    /// Promise: the usual programs leave these marks, and a word in a line is none.
     #[test]
-    fn containers_are_seen_by_their_marks() -> io::Result<()> {
+    fn containers_are_seen_by_their_properties() -> io::Result<()> {
+        use Container::{Docker, Kubernetes, Lxc, Podman, SystemdNspawn, Unknown};
         for (file, text, kind) in [
-            ("run/.containerenv", "", Some("podman")),
-            (".dockerenv", "", Some("docker")),
-            ("run/systemd/container", "lxc\n", Some("lxc")),
+            ("run/.containerenv", "", Some(Podman)),
+            (".dockerenv", "", Some(Docker)),
+            ("run/systemd/container", "lxc\n", Some(Lxc)),
+            (
+                "run/host/container-manager",
+                "systemd-nspawn\n",
+                Some(SystemdNspawn),
+            ),
+            ("proc/1/environ", "A=1\0container=lxc\0", Some(Lxc)),
+            ("proc/1/environ", "A=1\0xcontainer=lxc\0", None),
+            (
+                "run/secrets/kubernetes.io/serviceaccount/",
+                "",
+                Some(Kubernetes),
+            ),
+            (
+                "var/run/secrets/kubernetes.io/serviceaccount/",
+                "",
+                Some(Kubernetes),
+            ),
+            ("proc/self/ns/pid", "-> pid:[4026531836]", None),
+            ("proc/self/ns/pid", "-> pid:[4026532198]", Some(Unknown)),
+            (
+                "proc/self/ns/cgroup",
+                "-> cgroup:[4026532198]",
+                Some(Unknown),
+            ),
+            // A login on a host, whose user has built something.
             (
                 "proc/self/cgroup",
-                "0::/kubepods/burstable/pod1\n",
-                Some("kubepods"),
+                "0::/user.slice/docker-build/lxc.scope\n",
+                None,
             ),
-            ("proc/self/cgroup", "0::/user.slice\n", None),
+            (
+                "proc/self/cgroup",
+                "4:rdma:/kubepods/burstable/pod1\n",
+                None,
+            ),
         ] {
             let tree = tree(&[(file, text)])?;
-            assert_eq!(
-                container(&Files::new(tree.path())).as_deref(),
-                kind,
-                "{file}"
-            );
+            assert_eq!(container(&Files::new(tree.path())), kind, "{file} {text}");
+        }
+        Ok(())
+    }
+
+    /// Promise: a disk that was made from an image of docker is no container.
+    #[test]
+    fn a_mark_in_the_namespaces_of_the_host_is_none() -> io::Result<()> {
+        let files = |other: Option<&str>| {
+            let links = FIRST_NAMESPACES.map(|(kind, first)| {
+                let target = match other == Some(kind) {
+                    true => format!("-> {kind}:[4026532198]"),
+                    false => format!("-> {first}"),
+                };
+                (format!("proc/self/ns/{kind}"), target)
+            });
+            let mut files: Vec<_> = links
+                .iter()
+                .map(|(path, text)| (&**path, &**text))
+                .collect();
+            files.push((".dockerenv", ""));
+            let tree = tree(&files)?;
+            Ok::<_, io::Error>(container(&Files::new(tree.path())))
+        };
+        assert_eq!(files(None)?, None);
+        for (kind, _) in FIRST_NAMESPACES {
+            assert_eq!(files(Some(kind))?, Some(Container::Docker), "{kind}");
         }
         Ok(())
     }

@@ -35,7 +35,7 @@ pub(super) fn points(args: &Measure) -> Result<Vec<Setting>, Problem> {
         copies: args.copies,
         servers,
     };
-    let has_connections = args.connections.is_some() || args.sweep.has_connections();
+    let has_connections = args.connections.is_some() || args.sweep.has("connections");
     let mut points = args.sweep.points(first);
     for point in &mut points {
         if !has_connections {
@@ -60,135 +60,95 @@ fn complete(point: &mut Setting) {
     }
 }
 
+/// Refuses a point that no server can serve. Each fault has its remedy.
 fn check(point: &Setting) -> Result<(), Problem> {
-    let refused =
-        |what: String, remedy: &str| Err(Problem::new(format!("{point}: {what}"), remedy));
     let Setting {
         op,
+        size,
         depth,
         batch,
         threads,
         connections,
+        servers,
         ..
     } = *point;
-    if depth > DEEPEST {
-        return refused(
-            format!("at most {DEEPEST} operations are in flight on a connection"),
-            "Give a smaller --depth",
-        );
-    }
-    if batch as usize > MOST {
-        return refused(
-            format!("a batch has at most {MOST} operations"),
-            "Give a smaller --batch",
-        );
-    }
-    if depth % batch != 0 {
-        return refused(
-            "the operations in flight are whole batches".into(),
-            "Give a --depth that is a multiple of --batch",
-        );
-    }
-    if op == Op::Commit && batch > 1 {
-        return refused("a commit is a batch by itself".into(), "Leave out --batch");
-    }
-    if op == Op::Read && batch > 1 && point.completions == Completions::Async {
-        return refused(
-            "rpma-async has no reads in batches".into(),
-            "Give --batch 1, or other --completions",
-        );
-    }
-    if connections % threads != 0 {
-        return refused(
-            "each thread has as many connections as the others".into(),
-            "Give --connections as a multiple of --threads",
-        );
-    }
-    if point.completions == Completions::Wait && connections != threads {
-        return refused(
-            "a thread that sleeps has one connection".into(),
-            "Give as many --threads as --connections, or --completions poll or async",
-        );
-    }
-    let lines = connections as usize;
-    if lines > MOST_LINES {
-        return refused(
-            format!("a server has at most {MOST_LINES} connections for a client"),
-            "Give fewer --connections",
-        );
-    }
-    if stride(point.size).saturating_mul(depth.into()) > LOCAL {
-        return refused(
-            format!("the operations in flight on a connection have at most {LOCAL} bytes"),
-            "Give a smaller --size or --depth",
-        );
-    }
-    match (op, point.copies) {
-        (Op::Commit, Some(copies)) if copies > point.servers => refused(
-            format!(
-                "{copies} copies need as many servers, and {} are given",
-                point.servers
-            ),
-            "Give fewer --copies, or more servers",
-        ),
-        (Op::Commit, _) => Ok(()),
-        (_, Some(_)) => refused("only a commit has copies".into(), "Leave out --copies"),
-        _ if point.servers > 1 => refused(
-            "only a commit goes to several servers".into(),
-            "Give one server",
-        ),
-        _ if op != Op::WriteFlush && point.method == Some(Method::Server) => Ok(()),
-        _ if point.method == Some(Method::Server) => refused(
-            "the server's processor only makes commits durable".into(),
-            "Give --op commit, or another --method",
-        ),
-        _ => Ok(()),
-    }
+    let (is_batch, is_commit) = (batch > 1, op == Op::Commit);
+    let by_server = point.method == Some(Method::Server);
+    let copies = point.copies.unwrap_or(0);
+    let local = stride(size).saturating_mul(depth.into());
+    let sleeps = point.completions == Completions::Wait;
+    let is_async = point.completions == Completions::Async;
+    let fault = if depth > DEEPEST {
+        "at most 16384 operations are in flight on a connection. Give a smaller --depth"
+    } else if batch as usize > MOST {
+        "a batch has at most 64 operations. Give a smaller --batch"
+    } else if depth % batch != 0 {
+        "the operations in flight are whole batches. Give a --depth that is a multiple of --batch"
+    } else if is_batch && is_commit {
+        "a commit is a batch by itself. Leave out --batch"
+    } else if is_batch && op == Op::ReadWrite {
+        "writes and reads in turn have no batches. Leave out --batch"
+    } else if is_batch && op == Op::Read && is_async {
+        "rpma-async has no reads in batches. Give --batch 1, or other --completions"
+    } else if connections % threads != 0 {
+        "each thread has as many connections as the others. Give --connections as a multiple of \
+         --threads"
+    } else if sleeps && connections != threads {
+        "a thread that sleeps has one connection. Give as many --threads as --connections, or \
+         --completions poll or async"
+    } else if connections as usize > MOST_LINES {
+        "a server has at most 32 connections for a client. Give fewer --connections"
+    } else if local > LOCAL {
+        "the operations in flight on a connection have at most 1073741824 bytes. Give a smaller \
+         --size or --depth"
+    } else if is_commit && copies > servers {
+        "each copy needs a server of its own, so give as many servers, or fewer --copies"
+    } else if !is_commit && copies > 0 {
+        "only a commit has copies. Leave out --copies"
+    } else if !is_commit && servers > 1 {
+        "only a commit goes to several servers. Give one server"
+    } else if !is_commit && by_server {
+        "the server's processor only makes commits durable. Give --op commit, or another --method"
+    } else {
+        return Ok(());
+    };
+    Err(Problem::new(format!("{point}: {fault}"), ""))
 }
 
 /// Checks a point against the memory of the servers.
 pub(super) fn fits(point: &Setting, bench: &Bench) -> Result<(), Problem> {
-    for (number, server) in bench.servers.iter().enumerate() {
+    for (number, server) in (1..).zip(&bench.servers) {
         let of = (0, point.connections);
         let group = (point.size, point.batch);
-        if let Err(needed) = Places::new(&server.memory, reserved(point), of, group) {
+        if let Err(needed) = Places::new(&server.arena, reserved(point), of, group) {
+            let offered = server.arena.get_size();
             return Err(Problem::new(
                 format!(
-                    "{point}: server {} offers {} bytes, and the operations need {needed}",
-                    number + 1,
-                    server.memory.get_size()
+                    "{point}: server {number} offers {offered} bytes, and the operations need \
+                     {needed}"
                 ),
                 format!("Start `rpma serve --size {needed}` there, or give a smaller --size"),
             ));
         }
     }
-    let credits = bench.credits();
-    if point.method == Some(Method::Server) && point.depth > credits {
-        return Err(Problem::new(
-            format!("{point}: the server takes {credits} commits at a time"),
-            "Give a smaller --depth",
-        ));
-    }
-    if point.op == Op::Send && bench.peer.is_iwarp() {
-        return Err(Problem::new(
-            format!(
-                "{point}: on iWARP a message does not wait for a receive, and messages of this measurement would"
-            ),
-            "Give another --op",
-        ));
-    }
+    let (credits, sends) = (bench.credits(), point.op == Op::Send);
     let receives = u64::from(RECEIVES) * u64::from(point.depth);
     let fit = (RECEIVED / point.size.max(1)).min(MOST_RECEIVES.into());
-    if point.op == Op::Send && receives > fit {
-        return Err(Problem::new(
-            format!(
-                "{point}: the server posts at most {fit} receives of {} bytes, two for each message in flight",
-                point.size
-            ),
-            "Give a smaller --depth or --size",
-        ));
-    }
-    Ok(())
+    let fault = if point.method == Some(Method::Server) && point.depth > credits {
+        format!("the server takes {credits} commits at a time. Give a smaller --depth")
+    } else if sends && bench.peer.is_iwarp() {
+        "on iWARP a message does not wait for a receive, and messages of this measurement would. \
+         Give another --op"
+            .into()
+    } else if sends && receives > fit {
+        format!(
+            "the server posts at most {fit} receives of this size, two for each message in flight. \
+             Give a smaller --depth or --size"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Problem::new(format!("{point}: {fault}"), ""))
 }
 
 /// The bytes of all pointers.

@@ -136,21 +136,6 @@ impl Order {
         begun
     }
 
-    /// The next operations begin when they are due, which is returned with them. `None` after the
-    /// end.
-    pub(super) fn take(&mut self, now: u64) -> Option<(Begun, u64)> {
-        match self.turn(now) {
-            Turn::Over => None,
-            Turn::Later(due) => Some((self.begin(due), due)),
-            Turn::Now => Some((self.begin(now), now)),
-        }
-    }
-
-    /// Whether the last operation that was taken is not due yet: none is in flight.
-    pub(super) fn is_ahead(&self, now: u64) -> bool {
-        self.pace.due((self.next).saturating_sub(self.batch)) > now
-    }
-
     /// Whether an operation belongs to the measurement, and not to the warm-up.
     fn counts(&self, begun: Begun, place: u64) -> bool {
         self.since(begun, place) >= self.warm_up

@@ -1,6 +1,5 @@
 //! The measurement of one point: its connections, its threads, and its result.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,24 +8,22 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 use rpma::commit::Replicas;
-use rpma::{AlignedBuf, Conn, Mr, MrUsage};
+use rpma::{AlignedBuf, Mr, MrUsage, RemoteSlice};
 
-use super::Bench;
-use super::awaited;
 use super::checks::{POINTER, reserved};
 use super::job::{Clock, End, Job, STALL};
-use super::load::{Commits, Copies, Empty, Load, Verbs};
+use super::load::{Awaited, Commits, Copies, Empty, Load, Verbs, runtime};
 use super::meter::Meter;
 use super::pace::Pace;
 use super::places::{Places, stride};
 use super::progress;
 use super::result::{Latency, Measured};
-use super::session::flush_type;
+use super::session::writer;
 use super::worker::{Lane, work};
-use crate::args::Measure;
+use super::{Bench, problem};
+use crate::args::Span;
 use crate::client::{Result, Stop, failed};
 use crate::interrupt::Interrupt;
-use crate::problem::one_line;
 use crate::settings::{Completions, Op, Setting};
 use crate::wire::FIRST;
 
@@ -57,24 +54,22 @@ struct Limits {
 pub(super) fn measure(
     bench: &mut Bench,
     setting: &Setting,
-    args: &Measure,
+    span: &Span,
     interrupt: &Interrupt,
 ) -> Result<Done> {
     let own = own_cost(setting)?;
-    let limits = Limits::of(args, setting);
+    let limits = Limits::of(span, setting);
     let run = Run {
         setting,
         limits,
         interrupt,
     };
-    let ended = match setting.op {
-        _ if setting.completions == Completions::Async => run.awaited(bench)?,
-        Op::Empty => run.empty(bench)?,
-        Op::Commit if setting.copies.is_some() => run.copies(bench)?,
-        Op::Commit => run.commits(bench)?,
-        _ => run.verbs(bench)?,
+    let (meter, ended) = match (setting.completions, setting.op, setting.copies) {
+        (Completions::Async, ..) => run.awaited(bench)?,
+        (_, Op::Commit, Some(_)) => run.drive(bench, Copies::new)?,
+        (_, Op::Commit, None) => run.drive(bench, Commits::new)?,
+        _ => run.drive(bench, Verbs::new)?,
     };
-    let (meter, ended) = ended;
     let cleared = bench
         .servers
         .iter_mut()
@@ -89,7 +84,7 @@ pub(super) fn measure(
     }
     Ok(Done {
         result: result(setting, &meter, limits, own, ended.is_ok())?,
-        ended_early: ended.err().map(words),
+        ended_early: ended.err().map(|stop| problem(stop).to_string()),
         is_over,
     })
 }
@@ -100,32 +95,27 @@ fn own_cost(setting: &Setting) -> Result<f64> {
         warm_up: ITSELF / 10,
         end: End::Time(ITSELF),
     };
-    let job = Arc::new(limits.job(setting, 1));
-    let slots = slots(setting);
+    let (job, slots) = (limits.job(setting, 1), setting.slots());
     let (meter, ended) = match setting.completions {
-        Completions::Async => awaited::work(awaited::empty(slots, 1)?, &job, 0),
-        _ => work(
-            vec![Lane::new(Empty::new(slots), Pace::Closed, slots)],
-            &job,
-            0,
-        ),
+        Completions::Async => work(lane(Awaited::nothing()?, slots), &job, 0),
+        _ => work(lane(Empty::default(), slots), &job, 0),
     };
     ended?;
     Ok(meter.cpu_ns as f64 / meter.operations.max(1) as f64)
 }
 
-/// The groups of operations that are in flight on a connection.
-pub(super) fn slots(setting: &Setting) -> u32 {
-    setting.depth / setting.batch
+/// A closed loop alone.
+fn lane<L: Load>(load: L, slots: u32) -> Vec<Lane<L>> {
+    vec![Lane::new(load, Pace::Closed, slots)]
 }
 
 impl Limits {
-    fn of(args: &Measure, setting: &Setting) -> Self {
+    fn of(span: &Span, setting: &Setting) -> Self {
         let nanos = |seconds: f64| (seconds * 1e9) as u64;
-        let warm_up = nanos(args.warm_up);
-        let end = match args.count {
+        let warm_up = nanos(span.warm_up);
+        let end = match span.count {
             Some(count) => End::Count(count.div_ceil(setting.connections.into())),
-            None => End::Time(warm_up + nanos(args.time)),
+            None => End::Time(warm_up + nanos(span.time)),
         };
         Self { warm_up, end }
     }
@@ -136,7 +126,7 @@ impl Limits {
             batch: setting.batch.into(),
             warm_up: self.warm_up,
             end: self.end,
-            sleeps: setting.completions == Completions::Wait,
+            sleeps: setting.completions != Completions::Poll,
             stall: STALL,
             stop: AtomicBool::new(false),
             completed: (0..threads).map(|_| AtomicU64::new(0)).collect(),
@@ -176,15 +166,6 @@ fn result(
     })
 }
 
-/// Why a measurement ended, in one line.
-fn words(stop: Stop) -> String {
-    match stop {
-        Stop::Failed(text) | Stop::NotPossible(text) => one_line(&text),
-        Stop::Over(problem) => problem.to_string(),
-        Stop::Interrupted => "interrupted".to_owned(),
-    }
-}
-
 /// The measurement of a point.
 struct Run<'a> {
     setting: &'a Setting,
@@ -193,115 +174,46 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn empty(&self, bench: &mut Bench) -> Result<Ended> {
-        let slots = slots(self.setting);
-        let lanes = self.lanes(|lane| Ok(Lane::new(Empty::new(slots), self.pace(lane), slots)))?;
-        self.work(bench, lanes)
-    }
-
-    fn verbs(&self, bench: &mut Bench) -> Result<Ended> {
-        let conns: Vec<(Conn, Mr<AlignedBuf>)> = self.lanes(|_| {
-            let conn = bench.servers[0].conn(&bench.peer, self.setting)?;
-            Ok((conn, self.memory(bench)?))
-        })?;
-        let mut pairs = conns.iter();
-        let slots = slots(self.setting);
-        let of = (self.setting.op, flush_type(self.setting));
-        let places: Vec<Places> = self.lanes(|lane| self.places(bench, lane))?;
-        let lanes = places.into_iter().zip(&mut pairs).zip(0..);
-        let lanes = lanes.map(|((places, (conn, memory)), lane)| {
-            let load = Verbs::new(conn, memory, of, places, slots)?;
-            Ok(Lane::new(load, self.pace(lane), slots))
-        });
-        self.work(bench, lanes.collect::<Result<_>>()?)
-    }
-
-    fn commits(&self, bench: &mut Bench) -> Result<Ended> {
-        let memories: Vec<Mr<AlignedBuf>> = self.lanes(|_| self.memory(bench))?;
-        let slots = slots(self.setting);
-        let lanes = memories.iter().zip(0..).map(|(memory, lane)| {
-            let writer = bench.servers[0].writer(&bench.peer, self.setting)?;
-            let pointer = FIRST + POINTER * u64::from(lane);
-            let pointer = bench.servers[0].memory.slice(pointer..pointer + 8)?;
-            let places = self.places(bench, lane)?;
-            let load = Commits::new(writer, memory, places, pointer, slots)?;
-            Ok(Lane::new(load, self.pace(lane), slots))
-        });
-        let lanes = lanes.collect::<Result<_>>()?;
-        self.work(bench, lanes)
-    }
-
-    fn copies(&self, bench: &mut Bench) -> Result<Ended> {
-        let slots = slots(self.setting);
-        let lanes = self.lanes(|lane| {
-            let set = self.replicas(bench)?;
-            let (places, pointer) = (self.places(bench, lane)?, FIRST + POINTER * u64::from(lane));
-            let load = Copies::new(set, self.wanted_copies(), places, pointer, slots);
-            Ok(Lane::new(load, self.pace(lane), slots))
-        })?;
-        self.work(bench, lanes)
-    }
-
     fn awaited(&self, bench: &mut Bench) -> Result<Ended> {
-        let setting = self.setting;
-        let mut threads = Vec::new();
-        for thread in 0..setting.threads {
-            let own = setting.connections / setting.threads;
-            let numbers = thread * own..(thread + 1) * own;
-            threads.push(awaited::connect(bench, setting, numbers, |lane| {
-                self.pace(lane)
-            })?);
-        }
-        self.threads(bench, threads, awaited::work)
+        let runtimes = (0..self.setting.threads).map(|_| runtime());
+        let runtimes: Vec<_> = runtimes.collect::<Result<_>>()?;
+        let own = self.setting.connections / self.setting.threads;
+        self.drive(bench, |bench, setting, lane| {
+            Awaited::new(bench, setting, lane, &runtimes[(lane / own) as usize])
+        })
     }
 
-    fn lanes<T>(&self, lane: impl FnMut(u32) -> Result<T>) -> Result<Vec<T>> {
-        (0..self.setting.connections).map(lane).collect()
-    }
-
-    fn pace(&self, lane: u32) -> Pace {
-        Pace::new(self.setting.rate, lane, self.setting.connections)
-    }
-
-    /// A part for each operation in flight.
-    fn memory(&self, bench: &Bench) -> Result<Mr<AlignedBuf>> {
-        let bytes = stride(self.setting.size).max(64) * u64::from(self.setting.depth);
-        let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST | MrUsage::SEND;
-        let memory = AlignedBuf::zeroed(bytes as usize)?;
-        Ok(Mr::reg(&bench.peer, memory, usage).map_err(rpma::Error::from)?)
-    }
-
-    fn places(&self, bench: &Bench, lane: u32) -> Result<Places> {
-        places(bench, self.setting, lane)
-    }
-
-    fn replicas(&self, bench: &mut Bench) -> Result<Replicas> {
-        replicas(bench, self.setting)
-    }
-
-    fn wanted_copies(&self) -> usize {
-        self.setting.copies.unwrap_or(1) as usize
-    }
-
-    /// Runs the lanes on their threads.
-    fn work<L: Load + Send>(&self, bench: &mut Bench, lanes: Vec<Lane<L>>) -> Result<Ended> {
-        let own = (self.setting.connections / self.setting.threads) as usize;
-        let mut lanes = lanes.into_iter();
-        let threads = (0..self.setting.threads).map(|_| lanes.by_ref().take(own).collect());
-        self.threads(bench, threads.collect(), work)
-    }
-
-    fn threads<T: Send>(
+    /// Makes all connections, and works on them.
+    fn drive<L: Load>(
         &self,
         bench: &mut Bench,
-        threads: Vec<T>,
-        work: fn(T, &Arc<Job>, usize) -> Ended,
+        load: impl Fn(&mut Bench, &Setting, u32) -> Result<L>,
     ) -> Result<Ended> {
-        let job = Arc::new(self.limits.job(self.setting, self.setting.threads));
+        let Setting {
+            threads,
+            connections,
+            rate,
+            ..
+        } = *self.setting;
+        let lanes = (0..connections).map(|lane| {
+            let pace = Pace::new(rate, lane, connections);
+            Ok(Lane::new(
+                load(bench, self.setting, lane)?,
+                pace,
+                self.setting.slots(),
+            ))
+        });
+        let mut lanes = lanes.collect::<Result<Vec<_>>>()?.into_iter();
+        let own = (connections / threads) as usize;
+        let threads: Vec<Vec<_>> = (0..threads)
+            .map(|_| lanes.by_ref().take(own).collect())
+            .collect();
+        let job = self.limits.job(self.setting, self.setting.threads);
         thread::scope(|scope| {
-            let started = threads.into_iter().enumerate().map(|(number, thread)| {
-                let job = Arc::clone(&job);
-                scope.spawn(move || work(thread, &job, number))
+            let started = threads.into_iter().enumerate();
+            let started = started.map(|(number, lanes)| {
+                let job = &job;
+                scope.spawn(move || work(lanes, job, number))
             });
             let started: Vec<_> = started.collect();
             let is_over = || started.iter().all(thread::ScopedJoinHandle::is_finished);
@@ -321,25 +233,46 @@ impl Run<'_> {
     }
 }
 
-/// The server's memory for a connection.
-pub(super) fn places(bench: &Bench, setting: &Setting, lane: u32) -> Result<Places> {
-    let memory = &bench.servers[0].memory;
-    let of = (lane, setting.connections);
-    match Places::new(memory, reserved(setting), of, (setting.size, setting.batch)) {
-        Ok(places) => Ok(places?),
-        Err(needed) => failed(format!("the operations need {needed} bytes of the server")),
+/// What a connection of a measurement uses.
+impl Bench {
+    /// A part for each operation in flight.
+    pub(super) fn memory(&self, setting: &Setting) -> Result<Mr<AlignedBuf>> {
+        let bytes = stride(setting.size).max(64) * u64::from(setting.depth);
+        let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST | MrUsage::SEND;
+        let memory = AlignedBuf::zeroed(bytes as usize)?;
+        Ok(Mr::reg(&self.peer, memory, usage).map_err(rpma::Error::from)?)
     }
-}
 
-/// A set of replicas: one on each server.
-pub(super) fn replicas(bench: &mut Bench, setting: &Setting) -> Result<Replicas> {
-    let depth = setting.depth as usize;
-    // A record does not wrap around the ring's end.
-    let ring = 2 * depth * stride(setting.size) as usize;
-    let mut set = Replicas::new(&bench.peer, ring, depth)?;
-    for server in &mut bench.servers {
-        let writer = server.writer(&bench.peer, setting)?;
-        set.add(writer, server.memory).map_err(rpma::Error::from)?;
+    /// The server's memory for a connection.
+    pub(super) fn places(&self, setting: &Setting, lane: u32) -> Result<Places> {
+        let memory = &self.servers[0].arena;
+        let of = (lane, setting.connections);
+        match Places::new(memory, reserved(setting), of, (setting.size, setting.batch)) {
+            Ok(places) => Ok(places?),
+            Err(needed) => failed(format!("the operations need {needed} bytes of the server")),
+        }
     }
-    Ok(set)
+
+    /// The offset of a connection's pointer in the server's memory.
+    pub(super) fn pointer_at(lane: u32) -> u64 {
+        FIRST + POINTER * u64::from(lane)
+    }
+
+    pub(super) fn pointer(&self, lane: u32) -> Result<RemoteSlice> {
+        let at = Self::pointer_at(lane);
+        Ok(self.servers[0].arena.slice(at..at + 8)?)
+    }
+
+    /// A set of replicas: one on each server.
+    pub(super) fn replicas(&mut self, setting: &Setting) -> Result<Replicas> {
+        let depth = setting.depth as usize;
+        // A record does not wrap around the ring's end.
+        let ring = 2 * depth * stride(setting.size) as usize;
+        let mut set = Replicas::new(&self.peer, ring, depth)?;
+        for server in &mut self.servers {
+            let writer = writer(server, &self.peer, setting)?;
+            set.add(writer, server.arena).map_err(rpma::Error::from)?;
+        }
+        Ok(set)
+    }
 }

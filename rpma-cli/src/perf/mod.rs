@@ -1,17 +1,16 @@
 //! `rpma perf`: how fast operations are, and where the time goes.
 //!
 //! The settings of a run are a grid ([`Sweep`](crate::settings::Sweep)). For each point the client makes its connections
-//! ([`session`]), and each thread works through its share of the operations ([`worker`],
-//! [`awaited`]). An operation of the server's side is an RDMA operation, or one that `rpma serve`
+//! ([`session`]), and each thread works through its share of the operations ([`worker`]). An operation of the server's side is an RDMA operation, or one that `rpma serve`
 //! answers. Results are lines of JSON ([`result`]), from which `rpma perf report` makes a page.
 
-mod awaited;
 mod checks;
 mod job;
 mod load;
 mod measure;
 mod meter;
 mod pace;
+pub(crate) mod ping;
 mod places;
 mod print;
 mod progress;
@@ -29,9 +28,8 @@ use rpma::Peer;
 
 use self::print::Printer;
 use self::result::Point;
-use self::session::Remote;
-use crate::args::Measure;
-use crate::client::Stop;
+use crate::args::{Endpoint, Measure};
+use crate::client::{Session, Stop};
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
@@ -47,7 +45,7 @@ pub(crate) fn run(
 ) -> Result<Outcome, Problem> {
     let points = checks::points(args)?;
     let mut printer = Printer::new(args, out)?;
-    let mut bench = match Bench::connect(args, interrupt) {
+    let mut bench = match Bench::connect(&args.servers, interrupt) {
         Ok(bench) => bench,
         Err(stop) => return Err(problem(stop)),
     };
@@ -55,26 +53,33 @@ pub(crate) fn run(
         checks::fits(point, &bench)?;
     }
     let began = utc_now();
-    printer.head(
-        &bench.client,
-        bench.servers.iter().map(|server| &server.host),
-    )?;
+    let servers: Vec<&Host> = bench
+        .servers
+        .iter()
+        .map(|server| &server.server.host)
+        .collect();
+    printer.head(&bench.client, &servers)?;
     let mut outcome = Outcome::Good;
     for point in &points {
         let setting = bench.completed(*point);
-        match measure::measure(&mut bench, &setting, args, interrupt) {
+        match measure::measure(&mut bench, &setting, &args.span, interrupt) {
             Ok(measured) => {
                 let is_over = measured.is_over;
                 if measured.ended_early.is_some() {
                     outcome = Outcome::Bad;
                 }
-                printer.point(&bench.point(&began, setting, measured))?;
+                let point = bench.point(&began, setting, measured);
+                printer.point(&point)?;
+                for fault in args.fail_if.iter().filter_map(|limit| point.fault(limit)) {
+                    printer.note(&fault)?;
+                    outcome = Outcome::Bad;
+                }
                 if is_over {
                     return Ok(Outcome::Bad);
                 }
             }
             Err(Stop::Interrupted) if printer.has_result() => {
-                printer.ended_early("interrupted")?;
+                printer.note("ended early: interrupted")?;
                 return Ok(Outcome::Bad);
             }
             Err(Stop::Interrupted) => return Err(problem(Stop::Interrupted)),
@@ -89,10 +94,11 @@ pub(crate) fn run(
     Ok(outcome)
 }
 
+/// Why a measurement ended.
 fn problem(stop: Stop) -> Problem {
     match stop {
         Stop::Over(problem) => problem,
-        Stop::Interrupted => Problem::new("interrupted before the first result", ""),
+        Stop::Interrupted => Problem::new("interrupted", ""),
         Stop::Failed(text) | Stop::NotPossible(text) => Problem::new(text, ""),
     }
 }
@@ -101,22 +107,22 @@ fn problem(stop: Stop) -> Problem {
 struct Bench {
     peer: Peer,
     client: Host,
-    servers: Vec<Remote>,
+    servers: Vec<Session>,
 }
 
 impl Bench {
-    fn connect(args: &Measure, interrupt: &Interrupt) -> crate::client::Result<Self> {
-        let Some(first) = args.servers.first() else {
+    fn connect(all: &[Endpoint], interrupt: &Interrupt) -> crate::client::Result<Self> {
+        let Some((first, others)) = all.split_first() else {
             return Err(Stop::Over(Problem::new(
                 "no server is given",
                 "`rpma perf SERVER`",
             )));
         };
         // The others are reached through the same device.
-        let (peer, first) = Remote::connect(None, first, interrupt)?;
+        let (peer, first) = Session::begin(None, first, interrupt)?;
         let mut servers = vec![first];
-        for server in &args.servers[1..] {
-            servers.push(Remote::connect(Some(&peer), server, interrupt)?.1);
+        for server in others {
+            servers.push(Session::begin(Some(&peer), server, interrupt)?.1);
         }
         Ok(Self {
             servers,
@@ -128,7 +134,7 @@ impl Bench {
     /// A setting with the method and the flush that were left open.
     fn completed(&self, setting: Setting) -> Setting {
         let is_native = |host: &Host| host.native_flush && host.native_atomic_write;
-        let hosts = self.servers.iter().map(|server| &server.host);
+        let hosts = self.servers.iter().map(|server| &server.server.host);
         let all_native = is_native(&self.client) && { hosts }.all(is_native);
         match self.servers.first() {
             Some(server) => checks::completed(setting, &server.offer, all_native),
@@ -158,7 +164,7 @@ impl Bench {
             servers: self
                 .servers
                 .iter()
-                .map(|server| server.host.clone())
+                .map(|server| server.server.host.clone())
                 .collect(),
             setting,
             result: measured.result,

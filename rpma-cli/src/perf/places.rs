@@ -19,15 +19,16 @@ pub(super) struct Group {
     pub(super) all: RemoteSlice,
     /// The offset of the first one in the memory.
     pub(super) at: u64,
+    /// Their number among the groups of the connection.
+    pub(super) number: usize,
 }
 
 /// The groups of a connection.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Places {
     groups: Vec<Arc<Group>>,
     next: usize,
     len: usize,
-    batch: usize,
 }
 
 impl Places {
@@ -48,38 +49,25 @@ impl Places {
         }
         let count = count.min(MOST);
         let from = first + u64::from(lane) * count * size;
-        let groups = (0..count).map(|number| group(memory, from + number * size, len, batch));
+        let groups =
+            (0..count).map(|number| group(memory, number, from + number * size, (len, batch)));
         Ok(groups.collect::<rpma::Result<_>>().map(|groups| Self {
             groups,
             next: 0,
             len: len as usize,
-            batch: batch as usize,
         }))
     }
 
-    /// Takes the next group, and returns its number.
-    pub(super) fn take(&mut self) -> usize {
+    /// The next group. There is one at least.
+    pub(super) fn take(&mut self) -> Arc<Group> {
         let now = self.next;
-        self.next += 1;
-        if self.next >= self.groups.len() {
-            self.next = 0;
-        }
-        now
-    }
-
-    /// `None` for operations that do nothing, which have no places.
-    pub(super) fn group(&self, number: usize) -> Option<&Arc<Group>> {
-        self.groups.get(number)
+        self.next = (now + 1) % self.groups.len();
+        Arc::clone(&self.groups[now])
     }
 
     /// The bytes of an operation.
     pub(super) fn len(&self) -> usize {
         self.len
-    }
-
-    /// The operations of a group.
-    pub(super) fn batch(&self) -> usize {
-        self.batch
     }
 
     /// The bytes from the begin of an operation to that of the next one.
@@ -93,7 +81,12 @@ pub(super) fn stride(len: u64) -> u64 {
     len.next_multiple_of(LINE)
 }
 
-fn group(memory: &MrRemote, at: u64, len: u64, batch: u32) -> rpma::Result<Arc<Group>> {
+fn group(
+    memory: &MrRemote,
+    number: u64,
+    at: u64,
+    (len, batch): (u64, u32),
+) -> rpma::Result<Arc<Group>> {
     let operations = (0..u64::from(batch)).map(|number| {
         let at = at + number * stride(len);
         memory.slice(at..at + len)
@@ -102,5 +95,6 @@ fn group(memory: &MrRemote, at: u64, len: u64, batch: u32) -> rpma::Result<Arc<G
         operations: operations.collect::<rpma::Result<_>>()?,
         all: memory.slice(at..at + stride(len) * u64::from(batch - 1) + len)?,
         at,
+        number: number as usize,
     }))
 }

@@ -1,14 +1,23 @@
 //! [`Printer`]: the results as a table, as lines of JSON, or as CSV; and the file of results.
 
-use serde::Serialize;
+use serde_json::Value;
 
 use super::result::Point;
 use crate::args::{Format, Measure};
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::problem::{Problem, one_line};
-use crate::report::{Output, ResultFile};
-use crate::settings::{Completions, Flush, Method, Op, Setting};
+use crate::report::{Output, ResultFile, error_line};
+use crate::settings::Setting;
 use crate::settings::{Nanos, PerSecond};
+
+/// The columns of CSV: places in the JSON of a point.
+const COLUMNS: &str = "setting/op setting/method setting/flush setting/size setting/depth setting/batch \
+                       setting/threads setting/connections setting/completions setting/rate \
+                       setting/copies setting/servers simulated result/operations result/seconds \
+                       result/operations_per_second result/bytes_per_second result/cpu_ns_per_operation \
+                       result/own_cpu_ns_per_operation result/not_begun result/latency/least \
+                       result/latency/mean result/latency/p50 result/latency/p90 result/latency/p99 \
+                       result/latency/p99_9 result/latency/p99_99 result/latency/most ended_early";
 
 /// Where results go.
 pub(super) struct Printer<'a> {
@@ -23,29 +32,19 @@ impl<'a> Printer<'a> {
     pub(super) fn new(args: &Measure, out: &'a mut Output) -> Result<Self, Problem> {
         Ok(Self {
             out,
-            format: args.format,
-            file: args.out.as_deref().map(ResultFile::open).transpose()?,
+            format: args.form.format,
+            file: ResultFile::of(&args.form)?,
             has_head: false,
         })
     }
 
     /// The hosts of the run.
-    pub(super) fn head<'h>(
-        &mut self,
-        client: &Host,
-        servers: impl Iterator<Item = &'h Host>,
-    ) -> Result<(), Problem> {
-        if self.format != Format::Table {
+    pub(super) fn head(&mut self, client: &Host, servers: &[&Host]) -> Result<(), Problem> {
+        if self.format != Format::Text {
             return Ok(());
         }
-        self.out.line(format!("client: {client}"))?;
-        for server in servers {
-            self.out.line(format!("server: {server}"))?;
-            if let Some(memory) = &server.memory {
-                self.out.line(format!("  memory: {memory}"))?;
-            }
-        }
-        Ok(())
+        let lines = host::lines(client, servers);
+        lines.iter().try_for_each(|line| self.out.line(line))
     }
 
     pub(super) fn point(&mut self, point: &Point) -> Result<(), Problem> {
@@ -59,7 +58,7 @@ impl<'a> Printer<'a> {
                 self.out.bytes(line.as_bytes())
             }
             Format::Csv => self.csv(point),
-            Format::Table => self.row(point),
+            Format::Text => self.row(point),
         }
     }
 
@@ -70,31 +69,22 @@ impl<'a> Printer<'a> {
 
     /// A point without a result.
     pub(super) fn not_measured(&mut self, setting: &Setting, why: &str) -> Result<(), Problem> {
-        let text = one_line(&format!("{setting}: not measured: {why}"));
-        match self.format {
-            Format::Table => self.out.line(text),
-            _ => {
-                eprintln!("{}{text}", crate::report::LABEL);
-                Ok(())
-            }
-        }
+        self.note(&format!("{setting}: not measured: {why}"))
     }
 
-    /// Why no other point is measured.
-    pub(super) fn ended_early(&mut self, why: &str) -> Result<(), Problem> {
-        match self.format {
-            Format::Table => self.out.line(format!("ended early: {why}")),
-            _ => {
-                eprintln!("{}ended early: {why}", crate::report::LABEL);
-                Ok(())
-            }
+    /// A line about the results, which is no result.
+    pub(super) fn note(&mut self, text: &str) -> Result<(), Problem> {
+        if self.format == Format::Text {
+            return self.out.line(text);
         }
+        error_line(&one_line(text));
+        Ok(())
     }
 
     /// The end of all points.
     pub(super) fn end(&mut self) -> Result<(), Problem> {
         match &self.file {
-            Some(file) if self.format == Format::Table => self.out.line(format!(
+            Some(file) if self.format == Format::Text => self.out.line(format!(
                 "`rpma perf report {} -o report.html` draws these results",
                 file.path().display()
             )),
@@ -105,7 +95,7 @@ impl<'a> Printer<'a> {
     fn row(&mut self, point: &Point) -> Result<(), Problem> {
         if !std::mem::replace(&mut self.has_head, true) {
             let names = [
-                "rate", "bytes/s", "p50", "p90", "p99", "p99.9", "p99.99", "most", "CPU",
+                "rate", "bytes/s", "Gb/s", "p50", "p90", "p99", "p99.9", "p99.99", "most", "CPU",
             ];
             self.out.line(row(&names.map(str::to_owned), "operation"))?;
         }
@@ -121,6 +111,7 @@ impl<'a> Printer<'a> {
         let mut columns = vec![
             PerSecond(result.operations_per_second).to_string(),
             PerSecond(result.bytes_per_second).to_string(),
+            format!("{:.3}", result.gigabits_per_second()),
         ];
         columns.extend(times.map(|time| Nanos(time as f64).to_string()));
         columns.push(Nanos(result.cpu_ns_per_operation).to_string());
@@ -138,108 +129,41 @@ impl<'a> Printer<'a> {
     }
 
     fn csv(&mut self, point: &Point) -> Result<(), Problem> {
-        let is_first = !std::mem::replace(&mut self.has_head, true);
-        let mut writer = csv::WriterBuilder::new()
-            .has_headers(is_first)
-            .from_writer(Vec::new());
-        let written = writer.serialize(Row::of(point));
-        let bytes = written
-            .map_err(|error| error.to_string())
-            .and_then(|()| writer.into_inner().map_err(|error| error.to_string()));
-        match bytes {
-            Ok(bytes) => self.out.bytes(&bytes),
-            Err(error) => Err(Problem::new(
-                format!("a result cannot be written: {error}"),
-                "",
-            )),
+        let columns = || COLUMNS.split_whitespace();
+        if !std::mem::replace(&mut self.has_head, true) {
+            let unit = |column: &str| {
+                if column.contains("latency/") {
+                    "_ns"
+                } else {
+                    ""
+                }
+            };
+            let name = |column: &str| {
+                let (_, name) = column.rsplit_once('/').unwrap_or(("", column));
+                name.to_owned() + unit(column)
+            };
+            self.out.row(columns().map(name))?;
         }
+        let point = serde_json::to_value(point).map_err(not_written)?;
+        let cell = |column| match point.pointer(&format!("/{column}")) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        };
+        self.out.row(columns().map(cell))
     }
 }
 
+fn not_written(error: serde_json::Error) -> Problem {
+    Problem::new(format!("a result cannot be written: {error}"), "")
+}
+
 fn json_line(point: &Point) -> Result<String, Problem> {
-    match serde_json::to_string(point) {
-        Ok(line) => Ok(line + "\n"),
-        Err(error) => Err(Problem::new(
-            format!("a result cannot be written: {error}"),
-            "",
-        )),
-    }
+    Ok(serde_json::to_string(point).map_err(not_written)? + "\n")
 }
 
 /// The figures first: the settings have other lengths.
 fn row(columns: &[String], setting: &str) -> String {
     let columns: Vec<String> = columns.iter().map(|text| format!("{text:>9}")).collect();
     format!("{}  {setting}", columns.join(" "))
-}
-
-/// A result as a line of CSV.
-#[derive(Serialize)]
-struct Row {
-    op: Op,
-    method: Option<Method>,
-    flush: Option<Flush>,
-    size: u64,
-    depth: u32,
-    batch: u32,
-    threads: u32,
-    connections: u32,
-    completions: Completions,
-    rate: Option<f64>,
-    copies: Option<u32>,
-    servers: u32,
-    simulated: bool,
-    operations: u64,
-    seconds: f64,
-    operations_per_second: f64,
-    bytes_per_second: f64,
-    cpu_ns_per_operation: f64,
-    own_cpu_ns_per_operation: f64,
-    not_begun: u64,
-    least_ns: u64,
-    mean_ns: f64,
-    p50_ns: u64,
-    p90_ns: u64,
-    p99_ns: u64,
-    p99_9_ns: u64,
-    p99_99_ns: u64,
-    most_ns: u64,
-    ended_early: Option<String>,
-}
-
-impl Row {
-    fn of(point: &Point) -> Self {
-        let (setting, result) = (point.setting, &point.result);
-        let latency = result.latency;
-        Self {
-            op: setting.op,
-            method: setting.method,
-            flush: setting.flush,
-            size: setting.size,
-            depth: setting.depth,
-            batch: setting.batch,
-            threads: setting.threads,
-            connections: setting.connections,
-            completions: setting.completions,
-            rate: setting.rate,
-            copies: setting.copies,
-            servers: setting.servers,
-            simulated: point.simulated,
-            operations: result.operations,
-            seconds: result.seconds,
-            operations_per_second: result.operations_per_second,
-            bytes_per_second: result.bytes_per_second,
-            cpu_ns_per_operation: result.cpu_ns_per_operation,
-            own_cpu_ns_per_operation: result.own_cpu_ns_per_operation,
-            not_begun: result.not_begun,
-            least_ns: latency.least,
-            mean_ns: latency.mean,
-            p50_ns: latency.p50,
-            p90_ns: latency.p90,
-            p99_ns: latency.p99,
-            p99_9_ns: latency.p99_9,
-            p99_99_ns: latency.p99_99,
-            most_ns: latency.most,
-            ended_early: point.ended_early.clone(),
-        }
-    }
 }

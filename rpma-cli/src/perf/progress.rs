@@ -10,7 +10,6 @@ use super::Bench;
 use super::job::{End, Job};
 use crate::client::{Result, Stop};
 use crate::interrupt::Interrupt;
-use crate::report::LABEL;
 use crate::settings::PerSecond;
 use crate::settings::Setting;
 
@@ -85,7 +84,7 @@ impl<'a> Line<'a> {
             End::Count(_) => " s".to_owned(),
         };
         let text = format!(
-            "{LABEL}{}: {}{of}, {completed} operations, {}",
+            "{}: {}{of}, {completed} operations, {}",
             self.setting,
             seconds(self.job.clock.now()),
             PerSecond(rate)

@@ -1,39 +1,33 @@
-//! Reads files of results, and checks each line: a report has no figure of a damaged line.
+//! Reads files of results.
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use flate2::read::ZlibDecoder;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 use serde_json::Value;
 
-use super::result::{FORMAT, Latency, Measured, Point, VERSION};
+use super::result::{FORMAT, Point, VERSION};
 use crate::problem::Problem;
-use crate::settings::Setting;
 
-/// A point with its histogram has a few kilobytes.
-const MAX_LINE: u64 = 1 << 20;
+/// A file is not read beyond this. A result has a few kilobytes.
+const MAX_FILE: u64 = 256 << 20;
 /// A page with more results cannot be read, and a browser takes long to show it.
 const MAX_RESULTS: usize = 2000;
-/// The bytes of a histogram after its inflation. With three digits it has less than a tenth.
-const MAX_HISTOGRAM: u64 = 16 << 20;
 
 const REMEASURE: &str = "Run the measurement again, or remove the line";
-const WRONG_FILE: &str = "Give files that `rpma perf` wrote";
+const WRONG_FILE: &str = "Give files that `rpma perf --out` wrote";
 
-/// A result that has passed the checks.
+/// A result.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) point: Point,
     /// Whether the histogram has no latency.
     pub(crate) is_empty: bool,
-    /// The significant digits of the histogram.
-    pub(crate) digits: u8,
     /// The latencies in nanoseconds, each with 1 / (1 - quantile). It ends where less than one
     /// operation is slower.
     pub(crate) curve: Vec<(f64, u64)>,
@@ -45,9 +39,22 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Entry>, Problem> {
     // The first file of each kind.
     let mut kinds: [Option<&Path>; 2] = [None, None];
     for path in files {
-        let mut lines = Lines::open(path)?;
-        while let Some(line) = lines.next()? {
-            let entry = parse(&line).map_err(|Fault(what, remedy)| lines.problem(what, remedy))?;
+        let name = path.display();
+        let text = text(path)?;
+        if text.trim().is_empty() {
+            let remedy = "Run `rpma perf` again, or leave this file out";
+            return Err(Problem::new(format!("{name} has no results"), remedy));
+        }
+        let (mut rest, mut number) = (text.as_str(), 0);
+        while !rest.trim().is_empty() {
+            let (from, (line, after)) = (rest, rest.split_once('\n').unwrap_or((rest, "")));
+            (rest, number) = (after, number + 1);
+            if line.trim().is_empty() {
+                continue;
+            }
+            let entry = parse(line, from).map_err(|Fault(what, remedy)| {
+                Problem::new(format!("line {number} of {name} {what}"), remedy)
+            })?;
             kinds[usize::from(entry.point.simulated)].get_or_insert(path);
             if let [Some(real), Some(simulated)] = kinds {
                 return Err(mixed(real, simulated));
@@ -61,15 +68,34 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Entry>, Problem> {
             }
             entries.push(entry);
         }
-        if lines.results == 0 {
-            let what = format!("{} has no results", path.display());
-            return Err(Problem::new(
-                what,
-                "Run `rpma perf` again, or leave this file out",
-            ));
-        }
     }
     Ok(entries)
+}
+
+/// The text of a file. Windows programs add a byte-order mark.
+fn text(path: &Path) -> Result<String, Problem> {
+    let name = path.display();
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes));
+    if path.is_dir() {
+        let what = format!("{name} is a directory");
+        return Err(Problem::new(what, "Give the files of results in it"));
+    }
+    if let Err(error) = read {
+        return Err(Problem::new(
+            format!("{name} cannot be read: {error}"),
+            WRONG_FILE,
+        ));
+    }
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        let what = format!("{name} has a byte-order mark: its text is UTF-16");
+        return Err(Problem::new(
+            what,
+            "Convert it to UTF-8: iconv -f UTF-16 -t UTF-8",
+        ));
+    }
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+    Ok(String::from_utf8_lossy(bytes).into_owned())
 }
 
 fn mixed(real: &Path, simulated: &Path) -> Problem {
@@ -90,66 +116,6 @@ impl Entry {
     }
 }
 
-/// The lines of a file.
-struct Lines<'a> {
-    path: &'a Path,
-    reader: BufReader<File>,
-    /// The number of the last line that was read.
-    number: u64,
-    results: u64,
-}
-
-impl<'a> Lines<'a> {
-    fn open(path: &'a Path) -> Result<Self, Problem> {
-        let name = path.display();
-        let opened = File::open(path).and_then(|file| Ok((file.metadata()?.is_dir(), file)));
-        match opened {
-            Ok((false, file)) => Ok(Self {
-                path,
-                reader: BufReader::new(file),
-                number: 0,
-                results: 0,
-            }),
-            Ok((true, _)) => {
-                let what = format!("{name} is a directory");
-                Err(Problem::new(what, "Give the files of results in it"))
-            }
-            Err(error) => {
-                let what = format!("{name} cannot be opened: {error}");
-                Err(Problem::new(what, WRONG_FILE))
-            }
-        }
-    }
-
-    /// The next line that is not empty.
-    fn next(&mut self) -> Result<Option<Vec<u8>>, Problem> {
-        loop {
-            let mut line = Vec::new();
-            let mut limited = self.reader.by_ref().take(MAX_LINE + 1);
-            let length = limited.read_until(b'\n', &mut line).map_err(|error| {
-                let what = format!("{} cannot be read: {error}", self.path.display());
-                Problem::new(what, WRONG_FILE)
-            })?;
-            if length == 0 {
-                return Ok(None);
-            }
-            self.number += 1;
-            if line.len() as u64 > MAX_LINE {
-                return Err(self.problem("is longer than 1 MiB", WRONG_FILE));
-            }
-            if !line.trim_ascii().is_empty() {
-                self.results += 1;
-                return Ok(Some(line));
-            }
-        }
-    }
-
-    fn problem(&self, what: impl Display, remedy: impl Into<String>) -> Problem {
-        let line = format!("line {} of {}", self.number, self.path.display());
-        Problem::new(format!("{line} {what}"), remedy)
-    }
-}
-
 /// The fault of a line, and its remedy.
 #[derive(Debug)]
 struct Fault(String, String);
@@ -164,31 +130,49 @@ impl Fault {
     }
 }
 
-fn parse(line: &[u8]) -> Result<Entry, Fault> {
-    let value: Value = serde_json::from_slice(line).map_err(|error| {
-        if error.is_eof() {
-            Fault::new("is cut off", REMEASURE)
-        } else {
-            Fault::new("is no result of `rpma perf`", WRONG_FILE)
-        }
-    })?;
+/// The result of a line. `from` is the text from this line on.
+fn parse(line: &str, from: &str) -> Result<Entry, Fault> {
+    let value: Value = match serde_json::from_str(line) {
+        Ok(value) => value,
+        Err(_) => return Err(no_json(from)),
+    };
     if value["format"] != FORMAT {
-        return Err(Fault::new("is no result of `rpma perf`", WRONG_FILE));
+        return Err(foreign(&value));
     }
     if value["version"] != VERSION {
         return Err(other_version(&value));
     }
     let point: Point = serde_json::from_value(value).map_err(Fault::damaged)?;
-    check_setting(&point.setting).map_err(Fault::damaged)?;
-    check_numbers(&point.result).map_err(Fault::damaged)?;
     let histogram = histogram(&point.result.histogram).map_err(Fault::damaged)?;
-    check_latencies(&point.result.latency, &histogram).map_err(Fault::damaged)?;
     Ok(Entry {
         is_empty: histogram.is_empty(),
-        digits: histogram.sigfig(),
         curve: curve(&histogram),
         point,
     })
+}
+
+/// The fault of a line that is no JSON. Other tools write a value on many lines.
+fn no_json(from: &str) -> Fault {
+    let mut values = serde_json::Deserializer::from_str(from).into_iter::<Value>();
+    match values.next() {
+        Some(Ok(value)) if value["format"] == FORMAT => Fault::new(
+            "begins a result on several lines: this file is pretty-printed JSON",
+            "Give each result its line: `jq -c .` does that",
+        ),
+        Some(Ok(value)) => foreign(&value),
+        _ if from.starts_with(r#"{"format":""#) => Fault::new("is cut off", REMEASURE),
+        _ => Fault::new("is no result of `rpma perf`", WRONG_FILE),
+    }
+}
+
+/// The fault of another tool's JSON.
+fn foreign(value: &Value) -> Fault {
+    let whose = match value {
+        _ if value.get("fio version").is_some() => "a result of fio, and not of `rpma perf`",
+        _ if value["command"].is_string() => "a report of another command of rpma",
+        _ => "no result of `rpma perf`",
+    };
+    Fault::new(format!("is {whose}"), WRONG_FILE)
 }
 
 fn other_version(value: &Value) -> Fault {
@@ -206,94 +190,14 @@ fn other_version(value: &Value) -> Fault {
     Fault(what, remedy)
 }
 
-fn check_setting(setting: &Setting) -> Result<(), String> {
-    for (value, name) in [
-        (setting.depth, "depth"),
-        (setting.batch, "batch"),
-        (setting.threads, "threads"),
-        (setting.connections, "connections"),
-        (setting.servers, "servers"),
-    ] {
-        if value == 0 {
-            return Err(format!("`{name}` is 0"));
-        }
-    }
-    match (setting.rate, setting.copies) {
-        (Some(rate), _) if !(rate.is_finite() && rate > 0.0) => Err(format!("`rate` is {rate}")),
-        (_, Some(copies)) if copies > setting.servers => Err(format!(
-            "`copies` is {copies}, with {} servers",
-            setting.servers
-        )),
-        _ => Ok(()),
-    }
-}
-
-fn check_numbers(result: &Measured) -> Result<(), String> {
-    for (value, name) in [
-        (result.seconds, "seconds"),
-        (result.operations_per_second, "operations_per_second"),
-        (result.bytes_per_second, "bytes_per_second"),
-        (result.cpu_ns_per_operation, "cpu_ns_per_operation"),
-        (result.own_cpu_ns_per_operation, "own_cpu_ns_per_operation"),
-        (result.latency.mean, "mean"),
-    ] {
-        if !(value.is_finite() && value >= 0.0) {
-            return Err(format!("`{name}` is {value}"));
-        }
-    }
-    let operations = result.operations as f64;
-    let difference = result.operations_per_second * result.seconds - operations;
-    if difference.abs() <= 1.0 + operations / 100.0 {
-        Ok(())
-    } else {
-        Err("`operations`, `seconds` and `operations_per_second` contradict".into())
-    }
-}
-
-/// The latencies must be those of the histogram, within its precision.
-fn check_latencies(written: &Latency, histogram: &Histogram<u64>) -> Result<(), String> {
-    let counted = Latency::of(histogram);
-    let precision = 2.0 / 10_f64.powi(histogram.sigfig().into());
-    for (written, counted, name) in [
-        (written.least, counted.least, "least"),
-        (written.p50, counted.p50, "p50"),
-        (written.p90, counted.p90, "p90"),
-        (written.p99, counted.p99, "p99"),
-        (written.p99_9, counted.p99_9, "p99_9"),
-        (written.p99_99, counted.p99_99, "p99_99"),
-        (written.most, counted.most, "most"),
-    ] {
-        let allowed = (counted as f64 * precision).max(1.0);
-        if written.abs_diff(counted) as f64 > allowed {
-            let why = format!("`{name}` is {written} ns, and {counted} ns in the histogram");
-            return Err(why);
-        }
-    }
-    Ok(())
-}
-
-/// Inflates with a limit, because a few bytes can become gigabytes. The library has none.
+/// The histogram of a result.
 fn histogram(text: &str) -> Result<Histogram<u64>, String> {
-    const INVALID: &str = "its histogram is invalid";
-    let invalid = |error: &dyn Display| format!("{INVALID}: {error}");
-    let bytes = STANDARD.decode(text).map_err(|error| invalid(&error))?;
-    // The cookie, and the length of the rest.
-    let Some((_, deflated)) = bytes.split_at_checked(8) else {
-        return Err(format!("{INVALID}: it is too short"));
-    };
-    let mut inflated = Vec::new();
-    ZlibDecoder::new(deflated)
-        .take(MAX_HISTOGRAM)
-        .read_to_end(&mut inflated)
-        .map_err(|error| invalid(&error))?;
-    // A header of 40 bytes, with the length of the rest after the cookie.
-    let length = inflated.get(4..8).and_then(|bytes| bytes.try_into().ok());
-    let length = length.map(u32::from_be_bytes);
-    if length.map(|length| length as usize) != inflated.len().checked_sub(40) {
-        return Err(format!("{INVALID}: its length is wrong"));
-    }
-    let histogram = Deserializer::new().deserialize(&mut &inflated[..]);
-    histogram.map_err(|error| invalid(&error))
+    let bytes = STANDARD.decode(text).map_err(|error| error.to_string());
+    let histogram = bytes.and_then(|bytes| {
+        let histogram = Deserializer::new().deserialize(&mut &bytes[..]);
+        histogram.map_err(|error| error.to_string())
+    });
+    histogram.map_err(|error| format!("its histogram is invalid: {error}"))
 }
 
 /// Sixteen points for each digit of the quantile, from the median to 99.99 %.
@@ -312,15 +216,13 @@ fn curve(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::io::Write;
 
-    use flate2::Compression;
-    use flate2::write::ZlibEncoder;
     use serde_json::json;
     use tempfile::{TempDir, tempdir};
 
     use super::*;
-    use crate::perf::samples::{commit, empty, encoded, lines, new_histogram, point, setting};
+    use crate::perf::samples::{commit, empty, lines, new_histogram, point, setting};
+    use crate::settings::Setting;
 
     /// A folder with a file.
     fn file(bytes: impl AsRef<[u8]>) -> (TempDir, PathBuf) {
@@ -348,14 +250,6 @@ mod tests {
         line.to_string() + "\n"
     }
 
-    fn deflated(inflated: &[u8]) -> String {
-        let mut bytes = vec![0; 8];
-        let mut encoder = ZlibEncoder::new(&mut bytes, Compression::fast());
-        encoder.write_all(inflated).expect("memory");
-        encoder.finish().expect("memory");
-        STANDARD.encode(bytes)
-    }
-
     #[test]
     fn all_results_are_read_in_their_order() {
         let points = [point(setting()), point(commit()), empty(setting())];
@@ -366,7 +260,6 @@ mod tests {
         let settings = entries.iter().map(|entry| entry.point.setting);
         assert!(settings.eq(points.iter().map(|point| point.setting)));
         assert!(entries[2].is_empty && entries[2].curve.is_empty());
-        assert_eq!(entries[0].digits, 3);
     }
 
     #[test]
@@ -409,7 +302,7 @@ mod tests {
         let folder = tempdir().expect("a folder");
         let missing = folder.path().join("missing");
         for (path, words) in [
-            (missing.as_path(), "cannot be opened"),
+            (missing.as_path(), "cannot be read"),
             (
                 folder.path(),
                 "is a directory. Give the files of results in it",
@@ -446,10 +339,40 @@ mod tests {
         // As /dev/zero has.
         let problem = problem(vec![0; 3 << 20]);
         assert!(problem.contains("line 1 of"), "{problem}");
-        assert!(
-            problem.contains("a.jsonl is longer than 1 MiB. Give"),
-            "{problem}"
-        );
+        assert!(problem.contains("is no result"), "{problem}");
+    }
+
+    /// Promise: JSON of another tool, JSON on many lines and a byte-order mark are named, and are no
+    /// line that is cut off.
+    #[test]
+    fn other_forms_of_json_are_named() {
+        let fio = json!({ "fio version": "fio-3.35", "jobs": [{ "jobname": "a" }] });
+        let check = json!({ "version": 1, "command": "check", "cases": [] });
+        let own = serde_json::to_value(point(setting())).expect("JSON");
+        let pretty = |value: &Value| serde_json::to_string_pretty(value).expect("JSON") + "\n";
+        for (text, words) in [
+            (pretty(&fio), "a result of fio, and not of `rpma perf`"),
+            (fio.to_string(), "a result of fio, and not of `rpma perf`"),
+            (pretty(&check), "a report of another command of rpma"),
+            (pretty(&json!([1, 2])), "is no result of `rpma perf`"),
+            (
+                pretty(&own).repeat(2),
+                "pretty-printed JSON. Give each result its line",
+            ),
+            (
+                lines(&[point(commit())]) + &pretty(&own),
+                "pretty-printed JSON",
+            ),
+        ] {
+            let problem = problem(&text);
+            assert!(problem.contains(words), "{problem}");
+            assert!(!problem.contains("cut off"), "{problem}");
+        }
+        let utf16: Vec<u8> = [0xff, 0xfe].into_iter().chain([b'{', 0]).collect();
+        assert!(problem(utf16).contains("has a byte-order mark: its text is UTF-16"));
+        let utf8 = format!("\u{feff}{}", lines(&[point(setting())]));
+        let (_folder, path) = file(utf8);
+        assert_eq!(read(&[path]).expect("it is read").len(), 1);
     }
 
     #[test]
@@ -480,61 +403,26 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_cannot_be_are_refused() {
+    fn fields_of_other_types_are_refused() {
         for (place, value, words) in [
             ("/setting/op", json!("walk"), "unknown variant `walk`"),
-            ("/setting/depth", json!(0), "`depth` is 0"),
-            ("/setting/servers", json!(0), "`servers` is 0"),
-            ("/setting/copies", json!(4), "`copies` is 4, with 3 servers"),
-            ("/result/seconds", json!(-1.0), "`seconds` is -1"),
-            ("/result/seconds", json!(1e6), "contradict"),
             ("/result/operations", json!(-1), "invalid value"),
-            ("/result/operations", json!(7), "contradict"),
             (
                 "/result/operations_per_second",
                 Value::Null,
                 "invalid type: null",
-            ),
-            (
-                "/result/bytes_per_second",
-                json!(-0.1),
-                "`bytes_per_second` is -0.1",
-            ),
-            ("/result/latency/p99", json!(1), "`p99` is 1 ns, and "),
-            ("/result/latency/most", json!(u64::MAX), "`most` is "),
-            (
-                "/result/histogram",
-                json!(encoded(&new_histogram())),
-                "`least` is ",
             ),
         ] {
             let problem = problem(changed(place, value));
             assert!(problem.contains("a.jsonl is damaged: "), "{problem}");
             assert!(problem.contains(words), "{problem}");
         }
-        let mut line: Value =
-            serde_json::from_str(&changed("/setting/depth", json!(1))).expect("JSON");
-        line["setting"]["rate"] = json!(0.0);
-        assert!(problem(line.to_string()).contains("`rate` is 0"));
     }
 
     #[test]
     fn invalid_histograms_are_refused() {
         let valid = point(setting()).result.histogram;
-        let mut header = [0; 40];
-        header[..4].copy_from_slice(&0x1c84_9303_u32.to_be_bytes());
-        // They claim and become more than the limits.
-        let mut claims = header;
-        claims[4..8].copy_from_slice(&u32::MAX.to_be_bytes());
-        for text in [
-            "",
-            "?",
-            "AAAA",
-            &valid[..valid.len() / 2 / 4 * 4],
-            &deflated(&header),
-            &deflated(&claims),
-            &deflated(&vec![0; 64 << 20]),
-        ] {
+        for text in ["", "?", "AAAA", &valid[..valid.len() / 2 / 4 * 4]] {
             let problem = problem(changed("/result/histogram", json!(text)));
             assert!(
                 problem.contains("is damaged: its histogram is invalid: "),

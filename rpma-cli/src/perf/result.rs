@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::host::Host;
-use crate::settings::Setting;
+use crate::settings::{Limit, Quantity, Setting};
 
 /// In each line, so that other files are refused.
 pub(crate) const FORMAT: &str = "rpma perf";
@@ -28,6 +28,32 @@ pub(crate) struct Point {
     /// Why the measurement ended before its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ended_early: Option<String>,
+}
+
+impl Point {
+    /// Why the result is bad by a limit.
+    pub(crate) fn fault(&self, limit: &Limit) -> Option<String> {
+        let (result, latency) = (&self.result, &self.result.latency);
+        limit.fault(match limit.quantity {
+            Quantity::Least => latency.least as f64,
+            Quantity::Mean => latency.mean,
+            Quantity::P50 => latency.p50 as f64,
+            Quantity::P90 => latency.p90 as f64,
+            Quantity::P99 => latency.p99 as f64,
+            Quantity::P99_9 => latency.p99_9 as f64,
+            Quantity::P99_99 => latency.p99_99 as f64,
+            Quantity::Most => latency.most as f64,
+            Quantity::Rate => result.operations_per_second,
+            Quantity::GigabitsPerSecond => result.gigabits_per_second(),
+            Quantity::NotBegun => result.not_begun as f64,
+        })
+    }
+}
+
+impl Measured {
+    pub(crate) fn gigabits_per_second(&self) -> f64 {
+        8.0 * self.bytes_per_second / 1e9
+    }
 }
 
 /// The figures of a setting.

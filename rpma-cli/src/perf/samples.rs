@@ -76,7 +76,6 @@ pub(super) fn server(device: &str) -> Host {
 /// A result whose latencies grow with the size, the depth and the rate.
 pub(super) fn point(setting: Setting) -> Point {
     let base = match setting.op {
-        Op::Empty => 40.0,
         Op::Commit | Op::WriteFlush => 4_800.0,
         _ => 1_900.0,
     };

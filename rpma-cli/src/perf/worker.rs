@@ -1,6 +1,5 @@
 //! The loop of a thread: it begins operations when they are due, and counts their completions.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::job::{Begun, Job, Order, Turn, sleep_until, stalled};
@@ -10,7 +9,6 @@ use super::pace::Pace;
 use crate::client::{Result, failed};
 
 /// A connection of a thread, and its operations in flight.
-#[derive(Debug)]
 pub(super) struct Lane<L> {
     load: L,
     pace: Pace,
@@ -31,22 +29,23 @@ impl<L: Load> Lane<L> {
 }
 
 /// Works until the end. A failure ends the other threads as well. The results until then stay.
-pub(super) fn work<L: Load>(lanes: Vec<Lane<L>>, job: &Arc<Job>, thread: usize) -> (Meter, Result) {
-    let mut meter = Meter::new();
+pub(super) fn work<L: Load>(lanes: Vec<Lane<L>>, job: &Job, thread: usize) -> (Meter, Result) {
+    let mut worker = Worker::new(lanes, job, thread);
     job.clock.wait_for_begin();
-    let result = Worker::new(lanes, job, thread, &mut meter).run();
+    let result = worker.run();
     if result.is_err() {
         job.stop();
     }
-    meter.end();
-    (meter, result)
+    // Before the connections are dropped.
+    worker.meter.end();
+    (worker.meter, result)
 }
 
 struct Worker<'a, L> {
     lanes: Vec<(Lane<L>, Order)>,
     job: &'a Job,
     thread: usize,
-    meter: &'a mut Meter,
+    meter: Meter,
     /// All operations, those of the warm-up too.
     completed: u64,
     /// When something completed, or nothing was in flight.
@@ -63,7 +62,7 @@ struct Pass {
 }
 
 impl<'a, L: Load> Worker<'a, L> {
-    fn new(lanes: Vec<Lane<L>>, job: &'a Job, thread: usize, meter: &'a mut Meter) -> Self {
+    fn new(lanes: Vec<Lane<L>>, job: &'a Job, thread: usize) -> Self {
         let ordered = lanes.into_iter().map(|lane| {
             let order = Order::new(job, lane.pace);
             (lane, order)
@@ -72,13 +71,13 @@ impl<'a, L: Load> Worker<'a, L> {
             lanes: ordered.collect(),
             job,
             thread,
-            meter,
+            meter: Meter::new(),
             completed: 0,
             moved: 0,
         }
     }
 
-    fn run(mut self) -> Result {
+    fn run(&mut self) -> Result {
         loop {
             let pass = self.pass()?;
             let now = self.job.clock.now();
@@ -110,7 +109,7 @@ impl<'a, L: Load> Worker<'a, L> {
             due: None,
         };
         for (lane, order) in &mut self.lanes {
-            let (meter, completed) = (&mut *self.meter, &mut self.completed);
+            let (meter, completed) = (&mut self.meter, &mut self.completed);
             let (free, begun) = (&mut lane.free, &mut lane.begun);
             lane.load.poll(&mut |slot| {
                 let now = job.clock.now();
@@ -147,11 +146,11 @@ impl<'a, L: Load> Worker<'a, L> {
         Ok(pass)
     }
 
-    /// A thread that sleeps has one connection.
     fn sleep(&mut self, due: Option<u64>, now: u64) -> Result {
         let limit = sleep_until(due, now);
-        match self.lanes.first_mut() {
-            Some((lane, _)) if !limit.is_zero() => lane.load.sleep(limit),
+        let mut loads = self.lanes.iter_mut().map(|(lane, _)| &mut lane.load);
+        match loads.next() {
+            Some(first) if !limit.is_zero() => first.sleep(loads, limit),
             _ => Ok(()),
         }
     }
@@ -178,8 +177,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn job(end: End) -> Arc<Job> {
-        Arc::new(Job {
+    fn job(end: End) -> Job {
+        Job {
             clock: Clock::from(Instant::now()),
             batch: 1,
             warm_up: 0,
@@ -188,7 +187,7 @@ mod tests {
             stall: 50 * MS,
             stop: AtomicBool::new(false),
             completed: vec![AtomicU64::new(0)],
-        })
+        }
     }
 
     /// Operations that never complete.
@@ -203,7 +202,7 @@ mod tests {
             Ok(())
         }
 
-        fn sleep(&mut self, limit: Duration) -> Result {
+        fn sleep<'a>(&mut self, _: impl Iterator<Item = &'a mut Self>, limit: Duration) -> Result {
             thread::sleep(limit);
             Ok(())
         }
@@ -243,8 +242,9 @@ mod tests {
             self.0.poll(done)
         }
 
-        fn sleep(&mut self, limit: Duration) -> Result {
-            self.0.sleep(limit)
+        fn sleep<'a>(&mut self, _: impl Iterator<Item = &'a mut Self>, limit: Duration) -> Result {
+            thread::sleep(limit);
+            Ok(())
         }
     }
 
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn a_pause_is_in_the_latency_of_each_operation_that_was_due() {
         let pace = Pace::new(Some(1000.0), 0, 1);
-        let load = Pauses(Empty::new(1), 0);
+        let load = Pauses(Empty::default(), 0);
         let job = job(End::Time(300 * MS));
         let (meter, ended) = work(vec![Lane::new(load, pace, 1)], &job, 0);
         assert!(ended.is_ok(), "{ended:?}");

@@ -10,7 +10,7 @@ use super::session::{Session, new_number};
 use crate::args::Fault;
 use crate::bytes::pattern;
 use crate::mailbox::{self, Mailbox};
-use crate::problem::Problem;
+use crate::problem::{Problem, in_words};
 use crate::report::Output;
 use crate::wire::{Answers, Asks, Expect, Tag};
 
@@ -24,13 +24,13 @@ impl Server {
     pub(super) fn admit(&mut self, request: Request, out: &mut Output) -> Result<(), Problem> {
         let from = match request.peer_addr() {
             Ok(addr) => addr.ip().to_string(),
-            Err(error) => error.to_string(),
+            Err(error) => in_words(error),
         };
         match self.judge(request.private_data()) {
             Err(refusal) => {
                 out.line(format!("{from} is refused: {}", refusal.words()))?;
                 let rejected = request.reject(&refusal.encode());
-                rejected.or_else(|error| out.line(format!("{from}: {error}")))
+                rejected.or_else(|error| out.line(format!("{from}: {}", in_words(error))))
             }
             Ok(Admitted::Session) => match self.begin(request, from.clone()) {
                 Ok(()) => out.line(format!("a session of {from} begins")),
@@ -52,7 +52,7 @@ impl Server {
         let refused = |code, words: String| Err(Refusal::new(code, &words));
         let tag = match Offer::decode(data) {
             Ok(offer) => Tag::decode(offer.data()),
-            Err(error) => return refused(RefusalCode::Broken, error.to_string()),
+            Err(error) => return refused(RefusalCode::Broken, in_words(error)),
         };
         match (tag, &self.session, expected) {
             (Err(no_tag), ..) => refused(RefusalCode::Broken, format!("private data: {no_tag}")),
@@ -101,11 +101,11 @@ impl Server {
         if let Answers::Reject { len, seed } = expect.answers {
             let rejected = request.reject(&pattern(seed, len as usize));
             if let Err(error) = rejected {
-                self.replace_line(expect.line, Line::failed(error.to_string()));
+                self.replace_line(expect.line, Line::failed(in_words(error)));
             }
         } else {
             let made = self.make_line(request, expect);
-            let line = made.unwrap_or_else(|error| Line::failed(error.to_string()));
+            let line = made.unwrap_or_else(|error| Line::failed(in_words(error)));
             self.replace_line(expect.line, line);
         }
         if let Some(session) = &mut self.session {

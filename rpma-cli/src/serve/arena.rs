@@ -8,8 +8,8 @@ use rpma::{AlignedBuf, Error, Mr, MrUsage, Offer, Peer, PeerCfg};
 
 use super::contents::{Contents, Left};
 use crate::args::{Ddio, Fault, Serve};
-use crate::host::Memory;
-use crate::problem::{Problem, one_line};
+use crate::host::{Memory, REFUSED, VOLATILE as VOLATILE_MEMORY};
+use crate::problem::{Problem, in_words};
 use crate::wire::{ARENA, FIRST, Part};
 
 const VOLATILE: MrUsage = MrUsage::READ_SRC
@@ -130,7 +130,7 @@ impl Arena {
             Self::Plain(region) => region.read_at(range.start, &mut bytes),
             Self::Pmem(region, _) => region.read_at(range.start, &mut bytes),
         };
-        read.map(|()| bytes).map_err(|error| error.to_string())
+        read.map(|()| bytes).map_err(in_words)
     }
 
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), String> {
@@ -143,7 +143,7 @@ impl Arena {
             Self::Plain(region) => region.write_at(range.start, bytes),
             Self::Pmem(region, _) => region.write_at(range.start, bytes),
         };
-        written.map_err(|error| error.to_string())
+        written.map_err(in_words)
     }
 
     /// The 8 bytes there, at once. What was written before them is visible afterwards.
@@ -153,7 +153,7 @@ impl Arena {
             Self::Plain(region) => region.load_u64(at),
             Self::Pmem(region, _) => region.load_u64(at),
         };
-        loaded.map_err(|error| error.to_string())
+        loaded.map_err(in_words)
     }
 
     pub(super) fn add_to(&self, offer: &mut Offer) {
@@ -230,7 +230,11 @@ fn register(
         Ok(region) => Ok((region, None)),
         Err(refused) => {
             let region = Mr::reg(peer, refused.object, usage).map_err(Error::from)?;
-            Ok((region, Some(one_line(&refused.error.to_string()))))
+            let why = match refused.error {
+                Error::Provider { .. } => REFUSED,
+                _ => VOLATILE_MEMORY,
+            };
+            Ok((region, Some(why.to_owned())))
         }
     }
 }

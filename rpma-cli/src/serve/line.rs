@@ -10,6 +10,7 @@ use rpma::{
 
 use super::arena::Arena;
 use crate::bytes::{checksum, pattern};
+use crate::problem::in_words;
 use crate::wire::{ARENA, Arrival, Expect, Part, Send};
 
 /// 67 ms, so that a keep-alive of a second or two is possible.
@@ -105,7 +106,7 @@ impl Line {
             Ok(success) if success.opcode().is_receive() && self.refills => {
                 let again = self.place(wc.wr_id());
                 let again = again.and_then(|place| conn.recv(place, wc.wr_id()));
-                again.map_err(|error| error.to_string())?;
+                again.map_err(in_words)?;
             }
             Ok(success) if success.opcode().is_receive() => {
                 let watched = self.watch.map(|part| arena.read(part)).transpose()?;
@@ -145,7 +146,7 @@ impl Line {
             None => Ok(()),
         }
         .map(|()| bytes)
-        .map_err(|error| error.to_string())
+        .map_err(in_words)
     }
 
     /// Refuses a message that is longer than those of any case, or for which there is no memory.
@@ -213,7 +214,7 @@ impl Line {
         let request = self.message(wc.wr_id(), Some(len))?;
         let answer = [&b"rA\x01\0"[..], request.get(4..8).unwrap_or_default()].concat();
         let sent = self.send_bytes(peer, conn, &answer, None);
-        sent.map_err(|error| error.to_string())
+        sent.map_err(in_words)
     }
 
     /// Sends a message for which the client has no receive. The queue pair fails when the retries

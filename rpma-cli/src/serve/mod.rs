@@ -24,7 +24,7 @@ use crate::args::{Fault, Serve};
 use crate::bytes::pattern;
 use crate::host::Host;
 use crate::interrupt::Interrupt;
-use crate::problem::Problem;
+use crate::problem::{Problem, in_words};
 #[cfg(any(test, not(feature = "sim")))]
 use crate::report::Outcome;
 use crate::report::Output;
@@ -166,9 +166,9 @@ impl Server {
                 Err(error.into())
             }
             Happened::Failed(member, error) if self.wait.ep(member).is_some() => {
-                out.line(format!("a request failed: {error}"))
+                out.line(format!("a request failed: {}", in_words(error)))
             }
-            Happened::Failed(member, error) => self.ended(member, &error.to_string(), out),
+            Happened::Failed(member, error) => self.ended(member, &in_words(error), out),
             _ => Ok(()),
         }
     }
@@ -231,7 +231,7 @@ impl Server {
                 Turn::Misused(client, error) | Turn::Failed(client, error) => {
                     let session = self.session.as_mut();
                     if let Some(line) = session.and_then(|session| session.line_of(client)) {
-                        line.end.get_or_insert_with(|| error.to_string());
+                        line.end.get_or_insert_with(|| in_words(error));
                     }
                 }
                 _ => {}

@@ -1,5 +1,7 @@
 //! What the server does for each request of a session.
 
+use std::collections::BTreeMap;
+
 use rpma::Conn;
 
 use super::line::Line;
@@ -8,7 +10,7 @@ use super::{DIES_AFTER, GUARDED_SEED, Server};
 use crate::args::Fault;
 use crate::bytes::{checksum, pattern};
 use crate::interrupt::Interrupt;
-use crate::problem::Problem;
+use crate::problem::{Problem, in_words};
 use crate::wire::{
     self, Answer, Expect, MOST_ARRIVALS, MOST_BYTES, MOST_LINES, Part, Request, Spin,
 };
@@ -28,7 +30,7 @@ impl Server {
                 let (peer, (line, conn)) = (self.peer.clone(), self.line_and_conn(send.line)?);
                 line.check_send(send)?;
                 let sent = line.send(&peer, conn, send);
-                sent.map_err(|error| error.to_string())?;
+                sent.map_err(in_words)?;
                 Ok(Some(Answer::Done))
             }
             Request::Arrived { line, first, count } => self.arrived(*line, *first, *count),
@@ -84,16 +86,10 @@ impl Server {
     pub(super) fn late_answer(&mut self, request: &Request) -> Answer {
         match request {
             Request::Arrived { line, first, .. } => match self.line(*line) {
-                Ok(line) => Answer::Arrivals(line.arrivals.get(*first as usize..).map_or_else(
-                    Vec::new,
-                    |arrivals| {
-                        arrivals
-                            .iter()
-                            .take(MOST_ARRIVALS as usize)
-                            .cloned()
-                            .collect()
-                    },
-                )),
+                Ok(line) => {
+                    let arrivals = line.arrivals.iter().skip(*first as usize);
+                    Answer::Arrivals(arrivals.take(MOST_ARRIVALS as usize).cloned().collect())
+                }
                 Err(reason) => Answer::Cannot(reason),
             },
             Request::Ended { .. } => Answer::Ended(None),
@@ -158,7 +154,7 @@ impl Server {
         let member = self.line(number)?.member.take();
         let conn = member.and_then(|member| self.take_conn(member));
         let conn = conn.ok_or("the connection is gone already")?;
-        conn.cut_off().map_err(|error| error.to_string())?;
+        conn.cut_off().map_err(in_words)?;
         Ok(Answer::Sum(checksum(&self.arena.read(part)?)))
     }
 
@@ -168,7 +164,7 @@ impl Server {
             return Ok(Some(Answer::Done));
         }
         if !std::mem::replace(&mut line.vanishes, true) {
-            Line::vanish(conn).map_err(|error| error.to_string())?;
+            Line::vanish(conn).map_err(in_words)?;
         }
         Ok(None)
     }
@@ -182,19 +178,12 @@ impl Server {
             return;
         };
         session.expected = None;
-        let numbers: Vec<u32> = session
-            .lines
-            .keys()
-            .copied()
-            .filter(|&n| is_one(n))
-            .collect();
-        let lines: Vec<Line> = numbers
-            .iter()
-            .filter_map(|number| session.lines.remove(number))
-            .collect();
-        for line in lines {
-            self.drop_line(line);
-        }
+        let (gone, kept) = std::mem::take(&mut session.lines)
+            .into_iter()
+            .partition(|(number, _)| is_one(*number));
+        session.lines = kept;
+        let gone: BTreeMap<u32, Line> = gone;
+        gone.into_values().for_each(|line| self.drop_line(line));
     }
 
     fn line(&mut self, number: u32) -> Result<&mut Line> {

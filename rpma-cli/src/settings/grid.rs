@@ -2,9 +2,9 @@
 
 use std::str::FromStr;
 
-use clap::ValueEnum;
+use serde_json::Value;
 
-use super::setting::{Completions, Flush, Method, Op, Setting};
+use super::setting::Setting;
 
 /// The most points of a run.
 const MOST: usize = 10_000;
@@ -12,56 +12,47 @@ const MOST: usize = 10_000;
 const SLOWEST: f64 = 0.001;
 const FASTEST: f64 = 1e9;
 
+/// The axes, which are fields of a [`Setting`]: those with names, and those with numbers.
+const NAMES: [&str; 4] = ["op", "method", "flush", "completions"];
+const NUMBERS: [&str; 7] = [
+    "size",
+    "depth",
+    "batch",
+    "threads",
+    "connections",
+    "copies",
+    "rate",
+];
+
 /// The values of each axis. The last axis changes fastest.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Sweep(Vec<(Axis, Vec<Value>)>);
-
-/// A setting that a sweep changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Axis {
-    Op,
-    Method,
-    Flush,
-    Size,
-    Depth,
-    Batch,
-    Threads,
-    Connections,
-    Completions,
-    Rate,
-    Copies,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Value {
-    Op(Op),
-    Method(Method),
-    Flush(Flush),
-    Completions(Completions),
-    Rate(f64),
-    Number(u64),
-}
+pub(crate) struct Sweep(Vec<(&'static str, Vec<Value>)>);
 
 impl FromStr for Sweep {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut axes: Vec<(Axis, Vec<Value>)> = Vec::new();
+        let mut sweep = Self::default();
         if text.is_empty() {
-            return Ok(Self::default());
+            return Ok(sweep);
         }
         for part in text.split(',') {
             let (name, values) = part.split_once('=').ok_or_else(|| {
                 format!("{part:?} is no axis: give them as size=64..64k,depth=1/8/64")
             })?;
-            let axis = Axis::from_str(name, false).map_err(|_| unknown_axis(name))?;
-            if axes.iter().any(|(other, _)| *other == axis) {
+            let all = || NAMES.iter().chain(&NUMBERS).copied();
+            let axis = all().find(|axis| *axis == name).ok_or_else(|| {
+                let all: Vec<&str> = all().collect();
+                format!("{name:?} is no axis: they are {}", all.join(", "))
+            })?;
+            if sweep.has(axis) {
                 return Err(format!("{name} is there twice: give each axis once"));
             }
-            axes.push((axis, parse_values(axis, values)?));
+            sweep.0.push((axis, parse_values(axis, values)?));
         }
-        let sweep = Self(axes);
-        match sweep.len() {
+        let mut lens = sweep.0.iter().map(|(_, values)| values.len());
+        let points = lens.try_fold(1, |product: usize, len| product.checked_mul(len));
+        match points {
             Some(..=MOST) => Ok(sweep),
             _ => Err(format!(
                 "these are more than {MOST} points: give fewer values"
@@ -70,38 +61,31 @@ impl FromStr for Sweep {
     }
 }
 
-fn unknown_axis(name: &str) -> String {
-    let names: Vec<String> = Axis::value_variants()
-        .iter()
-        .map(|axis| super::setting::name(*axis))
-        .collect();
-    format!("{name:?} is no axis: they are {}", names.join(", "))
-}
-
-fn parse_values(axis: Axis, text: &str) -> Result<Vec<Value>, String> {
-    match text.split_once("..") {
-        None => text.split('/').map(|value| parse(axis, value)).collect(),
-        Some((first, last)) => match (parse(axis, first)?, parse(axis, last)?) {
-            (Value::Number(first), Value::Number(last)) => {
-                let double = |number: &u64| number.checked_mul(2);
-                doubled(first, last, double, Value::Number)
-            }
-            (Value::Rate(first), Value::Rate(last)) => {
-                doubled(first, last, |rate| Some(2.0 * rate), Value::Rate)
-            }
-            _ => Err(format!(
-                "{text:?}: give names with slashes, such as write/read"
-            )),
-        },
+fn parse_values(axis: &str, text: &str) -> Result<Vec<Value>, String> {
+    let Some((first, last)) = text.split_once("..") else {
+        return text.split('/').map(|value| parse(axis, value)).collect();
+    };
+    if axis == "rate" {
+        return doubled(parse_rate(first)?, parse_rate(last)?, |rate| {
+            Some(2.0 * rate)
+        });
     }
+    if NAMES.contains(&axis) {
+        return Err(format!(
+            "{text:?}: give names with slashes, such as write/read"
+        ));
+    }
+    parse(axis, first)?;
+    doubled(parse_number(first)?, parse_number(last)?, |number| {
+        number.checked_mul(2)
+    })
 }
 
 /// The first number, its doubles, and the last number.
-fn doubled<T: Copy + PartialOrd + std::fmt::Display>(
+fn doubled<T: Copy + PartialOrd + std::fmt::Display + Into<Value>>(
     first: T,
     last: T,
     double: impl FnMut(&T) -> Option<T>,
-    value: fn(T) -> Value,
 ) -> Result<Vec<Value>, String> {
     if first > last {
         return Err(format!(
@@ -110,116 +94,96 @@ fn doubled<T: Copy + PartialOrd + std::fmt::Display>(
     }
     let doubles = std::iter::successors(Some(first), double);
     let smaller = doubles.take_while(|number| *number < last);
-    Ok(smaller.chain([last]).map(value).collect())
+    Ok(smaller.chain([last]).map(Into::into).collect())
 }
 
-fn parse(axis: Axis, text: &str) -> Result<Value, String> {
-    fn of<T: ValueEnum>(text: &str, value: fn(T) -> Value) -> Result<Value, String> {
-        T::from_str(text, false).map(value).map_err(|_| {
-            let names = T::value_variants()
-                .iter()
-                .cloned()
-                .map(super::setting::name);
-            let names: Vec<String> = names.collect();
-            format!("{text:?} is not one of {}", names.join(", "))
-        })
-    }
-    match axis {
-        Axis::Op => of(text, Value::Op),
-        Axis::Method => of(text, Value::Method),
-        Axis::Flush => of(text, Value::Flush),
-        Axis::Completions => of(text, Value::Completions),
-        Axis::Rate => parse_rate(text).map(Value::Rate),
+/// A value that a setting can have.
+fn parse(axis: &str, text: &str) -> Result<Value, String> {
+    let value = match axis {
+        "rate" => parse_rate(text)?.into(),
+        axis if NAMES.contains(&axis) => text.into(),
         _ => match parse_number(text)? {
-            0 => Err(format!("{text} is too small: give 1 or more")),
-            number => Ok(Value::Number(number)),
+            0 => return Err(format!("{text} is too small: give 1 or more")),
+            number => number.into(),
         },
-    }
+    };
+    with(&Setting::default(), axis, &value)
+        .map_err(|error| format!("{text:?}: {}", error.to_string().replace('`', "")))?;
+    Ok(value)
+}
+
+/// A setting with another value. The names of its fields are those of the axes.
+fn with(setting: &Setting, axis: &str, value: &Value) -> serde_json::Result<Setting> {
+    let mut fields = serde_json::to_value(setting)?;
+    fields[axis] = value.clone();
+    serde_json::from_value(fields)
 }
 
 /// A number that may have `k`, `m` or `g` for 2^10, 2^20 and 2^30.
 pub(crate) fn parse_number(text: &str) -> Result<u64, String> {
     let lower = text.to_ascii_lowercase();
-    let units = [('k', 10), ('m', 20), ('g', 30)];
-    let mut with_units = units
-        .iter()
-        .filter_map(|(unit, shift)| Some((lower.strip_suffix(*unit)?, *shift)));
-    let (digits, shift) = with_units.next().unwrap_or((&lower, 0));
+    let at = lower.find(|c: char| !c.is_ascii_digit());
+    let (digits, unit) = lower.split_at(at.unwrap_or(lower.len()));
+    let refused = |remedy: &str| Err(format!("{text:?} is no number: {remedy}"));
+    let shift = match unit {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        _ if digits.is_empty() => return refused("give it as 4096 or 4k"),
+        _ => return refused("its unit is k, m or g for KiB, MiB or GiB, or there is none"),
+    };
     let number = digits.parse().ok();
     let number = number.and_then(|number: u64| number.checked_mul(1 << shift));
-    number.ok_or_else(|| format!("{text:?} is no number: give it as 4096 or 4k"))
+    number.map_or_else(|| refused("it is too large or empty"), Ok)
 }
 
 /// Operations in a second. It may have `k` or `m` for a thousand and a million.
 pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
     let lower = text.to_ascii_lowercase();
-    let mut with_units = [('k', 1e3), ('m', 1e6)]
-        .into_iter()
-        .filter_map(|(unit, factor)| Some((lower.strip_suffix(unit)?, factor)));
-    let (digits, unit) = with_units.next().unwrap_or((&lower, 1.0));
+    let (digits, unit) = match lower.strip_suffix('k') {
+        Some(digits) => (digits, 1e3),
+        None => lower
+            .strip_suffix('m')
+            .map_or((&*lower, 1.0), |digits| (digits, 1e6)),
+    };
     match digits.parse::<f64>().map(|rate| rate * unit) {
         Ok(rate) if (SLOWEST..=FASTEST).contains(&rate) => Ok(rate),
         Ok(_) => Err(format!(
             "{text} operations a second are not possible: give {SLOWEST} to {FASTEST:e}, or no rate for a closed loop"
         )),
-        Err(_) => Err(format!("{text:?} is no rate: give it as 5000 or 5k")),
+        Err(_) => Err(format!(
+            "{text:?} is no rate: give operations a second, such as 5000, 5k or 5m"
+        )),
     }
 }
 
 impl Sweep {
-    /// The number of points. `None` if it is too large for a number.
-    fn len(&self) -> Option<usize> {
-        let mut lens = self.0.iter().map(|(_, values)| values.len());
-        lens.try_fold(1, |product: usize, len| product.checked_mul(len))
-    }
-
     /// The settings of all points: `first`, with the values of each axis.
     pub(crate) fn points(&self, first: Setting) -> Vec<Setting> {
         let mut points = vec![first];
         for (axis, values) in &self.0 {
             let of_point = |point: &Setting| {
                 let point = *point;
-                values.iter().map(move |value| with(point, *axis, *value))
+                // The values were tried when they were parsed.
+                values
+                    .iter()
+                    .filter_map(move |value| with(&point, axis, value).ok())
             };
             points = points.iter().flat_map(of_point).collect();
         }
         points
     }
 
-    /// Whether the sweep changes the number of connections.
-    pub(crate) fn has_connections(&self) -> bool {
-        self.0.iter().any(|(axis, _)| *axis == Axis::Connections)
-    }
-}
-
-fn with(mut setting: Setting, axis: Axis, value: Value) -> Setting {
-    match value {
-        Value::Op(op) => setting.op = op,
-        Value::Method(method) => setting.method = Some(method),
-        Value::Flush(flush) => setting.flush = Some(flush),
-        Value::Completions(completions) => setting.completions = completions,
-        Value::Rate(rate) => setting.rate = Some(rate),
-        Value::Number(number) => set_number(&mut setting, axis, number),
-    }
-    setting
-}
-
-/// A number that is too large for its setting stays too large.
-fn set_number(setting: &mut Setting, axis: Axis, number: u64) {
-    let small = u32::try_from(number).unwrap_or(u32::MAX);
-    match axis {
-        Axis::Size => setting.size = number,
-        Axis::Depth => setting.depth = small,
-        Axis::Batch => setting.batch = small,
-        Axis::Threads => setting.threads = small,
-        Axis::Connections => setting.connections = small,
-        Axis::Copies => setting.copies = Some(small),
-        Axis::Op | Axis::Method | Axis::Flush | Axis::Completions | Axis::Rate => {}
+    /// Whether the sweep changes this setting.
+    pub(crate) fn has(&self, axis: &str) -> bool {
+        self.0.iter().any(|(other, _)| *other == axis)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::setting::{Completions, Flush, Method, Op};
     use super::*;
     use crate::perf::samples::setting;
 
@@ -272,11 +236,14 @@ mod tests {
             ("rate=fast", "no rate"),
             ("size=x", "no number"),
             ("size=1kk", "no number"),
+            ("size=1t", "k, m or g for KiB, MiB or GiB"),
+            ("size=-1", "no number"),
             ("rate=1mm", "no rate"),
             ("size=99999999999999999999", "no number"),
             ("size=17179869184g", "no number"),
             ("depth=0", "too small"),
             ("op=fly", "write, read"),
+            ("depth=5000000000", "u32"),
             ("op=write..read", "slashes"),
             (
                 "size=1/2/3/4/5/6/7/8/9/10,depth=1/2/3/4/5/6/7/8/9/10,rate=1/2/3/4/5/6/7/8/9/10,threads=1/2/3/4/5/6/7/8/9/10,connections=1/2",

@@ -8,13 +8,18 @@ use serde::{Deserialize, Serialize};
 use super::units::{Bytes, PerSecond};
 
 /// An operation that is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum,
+)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Op {
     /// An RDMA write. Its completion is no promise that the data are durable
+    #[default]
     Write,
     /// An RDMA read
     Read,
+    /// Writes and reads in turn: bytes go in both directions at once
+    ReadWrite,
     /// A message. The server posts the receives
     Send,
     /// Writes, and one flush of all their bytes
@@ -23,8 +28,6 @@ pub(crate) enum Op {
     Commit,
     /// An atomic write of 8 bytes
     AtomicWrite,
-    /// No operation: the cost of the measurement itself
-    Empty,
 }
 
 /// The method of a commit or a flush.
@@ -50,10 +53,13 @@ pub(crate) enum Flush {
 }
 
 /// How completions are awaited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum,
+)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Completions {
     /// The thread looks at the queue without a pause
+    #[default]
     Poll,
     /// The thread sleeps until a completion event
     Wait,
@@ -62,7 +68,7 @@ pub(crate) enum Completions {
 }
 
 /// A point of the grid.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Setting {
     pub(crate) op: Op,
     /// The method of commits and flushes.
@@ -98,6 +104,11 @@ pub(crate) fn name<T: ValueEnum>(value: T) -> String {
 }
 
 impl Setting {
+    /// The groups of operations that are in flight on a connection.
+    pub(crate) fn slots(&self) -> u32 {
+        self.depth / self.batch
+    }
+
     /// The operation in words: `commit (native, durable, 2 of 3)`.
     pub(crate) fn operation(&self) -> String {
         let words = [

@@ -3,4 +3,5 @@
 mod check;
 mod common;
 mod doctor;
+mod forms;
 mod perf;

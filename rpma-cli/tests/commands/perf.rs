@@ -35,9 +35,10 @@ fn error(ended: &Ended) -> Result<&str> {
     }
 }
 
-const OPERATIONS: [&str; 6] = [
+const OPERATIONS: [&str; 7] = [
     "write",
     "read",
+    "read-write",
     "send",
     "write-flush",
     "atomic-write",
@@ -190,12 +191,7 @@ fn a_sweep_is_one_run_with_a_line_for_each_point() -> Result {
     );
     let ended = run(&args)?;
     assert_eq!(ended.status, Some(0), "{ended:#?}");
-    assert!(
-        ended
-            .stdout
-            .lines()
-            .all(|line| line.starts_with("simulated: "))
-    );
+    assert!(ended.stdout.starts_with("simulated: "), "{ended:#?}");
     let points = lines(&fs::read_to_string(path)?)?;
     let sizes: Vec<_> = points
         .iter()
@@ -230,11 +226,8 @@ fn csv_has_one_head() -> Result {
 #[test]
 fn the_cost_of_the_measurement_itself_is_in_each_result() -> Result {
     for completions in COMPLETIONS {
-        let points = measured(&format!(
-            "--op empty --count 1000 --completions {completions}"
-        ))?;
+        let points = measured(&format!("--count 4 --completions {completions}"))?;
         assert!(points[0]["result"]["own_cpu_ns_per_operation"].as_f64() > Some(0.0));
-        assert_eq!(points[0]["result"]["operations"], 1000);
     }
     Ok(())
 }
@@ -253,6 +246,10 @@ fn settings_that_are_not_possible_are_refused_with_the_remedy() -> Result {
             ["whole batches", "multiple of --batch"],
         ),
         ("--op commit --batch 2 --depth 2", ["by itself", "--batch"]),
+        (
+            "--op read-write --batch 2 --depth 2",
+            ["have no batches", "--batch"],
+        ),
         (
             "--op read --completions async --batch 2 --depth 2",
             ["rpma-async", "--batch 1"],
@@ -367,5 +364,99 @@ fn a_run_that_cannot_begin_keeps_the_file_of_results() -> Result {
     let ended = run(&format!("perf --count 1 --size 1m --out {out}"))?;
     assert_eq!(ended.status, Some(1), "{ended:#?}");
     assert_eq!(fs::read_to_string(file.path())?, "earlier");
+    Ok(())
+}
+
+/// Promise: a limit sets the exit status, for each point. The results are there in any case.
+#[test]
+fn a_limit_sets_the_status() -> Result {
+    for (limits, status) in [
+        ("--fail-if p99<1ns --fail-if rate<0.01 --fail-if gbps<0", 0),
+        ("--fail-if most>0ns", 1),
+        ("--fail-if rate>0.01", 1),
+        ("--fail-if p99<1ns --fail-if mean>1ns", 1),
+    ] {
+        let ended = run(&format!("perf --warm-up 0 --count 4 {limits}"))?;
+        assert_eq!(ended.status, Some(status), "{limits}: {ended:#?}");
+        assert_eq!(ended.stdout.contains("failed: "), status == 1, "{ended:#?}");
+        ended.line("write, 64 B")?;
+    }
+    let json = run("perf --warm-up 0 --count 4 --format json --fail-if most>0ns")?;
+    assert_eq!(json.status, Some(1), "{json:#?}");
+    assert_eq!(lines(&json.stdout)?.len(), 1);
+    assert!(
+        error(&json)?.starts_with("failed: most>0ns (it is "),
+        "{json:#?}"
+    );
+    Ok(())
+}
+
+/// Promise: a run without samples fails, and its limits are not met in silence.
+#[test]
+fn a_run_without_samples_fails_with_a_limit() -> Result {
+    for args in [
+        // The next operation would be due after the end.
+        "--rate 0.001 --time 0.2 --warm-up 0.1",
+        "--profile rxe-6.1 --count 4 --op commit --method native",
+    ] {
+        let ended = run(&format!("perf {args} --fail-if p99>1s"))?;
+        assert_eq!(ended.status, Some(1), "{ended:#?}");
+        ended.line("not measured")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_limit_of_an_unknown_quantity_is_a_wrong_argument() -> Result {
+    for (limit, words) in [
+        ("p98>20us", "no quantity: they are least"),
+        ("p99>20", "no unit"),
+        ("p99", "> or <"),
+    ] {
+        let ended = run(&format!("perf --fail-if {limit}"))?;
+        assert_eq!(ended.status, Some(2), "{ended:#?}");
+        assert!(ended.stderr.contains(words), "{ended:#?}");
+    }
+    Ok(())
+}
+
+/// Promise: perftest's unit is beside bytes.
+#[test]
+fn gigabits_are_beside_bytes() -> Result {
+    let ended = run("perf --warm-up 0 --count 4 --size 64k")?;
+    let head = ended.line("bytes/s")?;
+    assert!(head.contains("bytes/s      Gb/s"), "{head}");
+    Ok(())
+}
+
+/// Promise: both directions are loaded, half of the operations each.
+#[test]
+fn a_bidirectional_load_writes_and_reads() -> Result {
+    let points = measured("--op read-write --count 64 --depth 8")?;
+    assert_eq!(points[0]["result"]["operations"], 64);
+    let points =
+        measured("--op read-write --count 64 --depth 8 --sweep completions=poll/wait/async")?;
+    assert_eq!(points.len(), 3);
+    Ok(())
+}
+
+/// Promise: a ping connects, flushes for a second, and prints the times.
+#[test]
+fn a_ping_prints_the_time_of_a_flush() -> Result {
+    let ended = run("ping")?;
+    assert_eq!(ended.status, Some(0), "{ended:#?}");
+    ended.line("connected in ")?;
+    let line = ended.line("write-flush (native, durable) of 64 B: ")?;
+    for word in [" times in ", "least ", "median ", "p99 ", "most "] {
+        assert!(line.contains(word), "{line}");
+    }
+    let visible = run("ping --profile rxe-6.1")?;
+    visible.line("write-flush (reading, visible) of 64 B: ")?;
+    let json = run("ping --format json")?;
+    let report: Value = serde_json::from_str(&json.stdout)?;
+    assert_eq!(report["command"], "ping");
+    assert_eq!(report["result"], "good");
+    assert!(report["connected_ns"].as_u64() > Some(0));
+    assert!(report["measured"]["result"]["operations"].as_u64() > Some(0));
     Ok(())
 }

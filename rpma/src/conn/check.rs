@@ -277,7 +277,7 @@ impl Conn {
             ),
             Fault::Immediate => Error::not_supported(
                 "immediate data on iWARP: soft-iWARP has none, and most adapters have none. Send the 4 bytes as \
-                 a message of their own, after the write",
+                 a message of their own (Conn::send), after the write",
             ),
             Fault::InlineRead => {
                 Error::invalid("Flags::INLINE is for writes and sends, not for reads")

@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use super::Conn;
 use crate::error::GivenBack;
+use crate::hints::Hint;
 use crate::slots::ConnState;
 use crate::verbs::{Freed, Wc};
 
 /// How long the device may take to flush a queue pair in the error state. Devices that work take
 /// less than a millisecond.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
-const NOT_CUT_OFF: &str = "The peer may still write: deregister each region that it can reach \
-     (Mr::dereg)";
+const NOT_CUT_OFF: Hint = &[
+    "The peer may still write",
+    "deregister each region that it can reach (Mr::dereg)",
+];
 
 impl Conn {
     /// Cuts the peer off: after `Ok`, no data that the peer sends by this connection reaches this

@@ -112,8 +112,12 @@ impl<M: RegisterableMemory> Mr<M> {
             }),
             Err((error, memory)) => {
                 let persistent = usage.contains(MrUsage::FLUSH_TYPE_PERSISTENT);
+                let error = match persistent && error.is_errno(Errno::INVAL) {
+                    true => error.with_hint(hints::PERSISTENT),
+                    false => error,
+                };
                 Err(GivenBack {
-                    error: hints::registration(error, persistent),
+                    error,
                     object: memory,
                 })
             }

@@ -242,14 +242,14 @@ impl Mapping {
         locked.map_err(|errno| {
             let error = Error::provider("flock", std::io::Error::from(errno));
             match errno {
-                Errno::WOULDBLOCK => error.with_hint(
-                    "Another program serves this memory, or has not ended yet: one server for one \
-                     memory",
-                ),
-                Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS => error.with_hint(
-                    "This file system has no locks, so a second server of the memory could not be \
-                     noticed: use another one",
-                ),
+                Errno::WOULDBLOCK => error.with_hint(&[
+                    "Another program serves this memory, or has not ended yet",
+                    "one server for one memory",
+                ]),
+                Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS => error.with_hint(&[
+                    "This file system has no locks, so a second server of the memory could not be noticed",
+                    "use another one",
+                ]),
                 _ => error,
             }
         })

@@ -285,8 +285,10 @@ impl Mapping {
         // SAFETY: `start` is the beginning of a page of the mapping, which `self` keeps, and
         // `Part::resolve` checked that the range ends inside. msync does not change memory.
         unsafe { msync(address.cast(), range.end - start, MsyncFlags::SYNC) }.map_err(|errno| {
-            Error::provider("msync", io::Error::from(errno))
-                .with_hint("Whether the range is durable is unknown: treat it as lost")
+            Error::provider("msync", io::Error::from(errno)).with_hint(&[
+                "Whether the range is durable is unknown",
+                "treat it as lost",
+            ])
         })
     }
 }

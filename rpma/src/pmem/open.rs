@@ -14,6 +14,7 @@ use super::claim::Node;
 use super::mapping::Mapping;
 use super::{identity, sysfs};
 use crate::error::{Error, Result};
+use crate::hints::Hint;
 use crate::range;
 
 /// A mapping of a device or file.
@@ -296,27 +297,35 @@ fn path_error(call: &'static str, path: &Path, error: io::Error) -> Error {
     }
 }
 
-fn hint(call: &str, errno: Errno) -> Option<&'static str> {
-    match errno {
-        Errno::NOENT => Some(
-            "Nothing is created here: create the file first (fallocate -l SIZE FILE), or name a \
-             device such as /dev/dax0.0 (`ndctl list` shows which there are)",
-        ),
-        Errno::ACCESS | Errno::PERM => Some(
-            "It is mapped for reading and writing, so this user needs both rights, and the right \
-             to enter the directory",
-        ),
-        Errno::ROFS => Some("It is mapped for writing: the file system must be mounted writable"),
-        Errno::NODEV | Errno::INVAL if call == "mmap" => Some(
-            "This file system does not share its files with memory (9p without a cache does not): \
-             use another one",
-        ),
-        Errno::NOMEM => Some(
-            "There is no room for it in the address space, or the process has too many mappings: \
-             see `ulimit -v` and vm.max_map_count",
-        ),
-        _ => None,
-    }
+fn hint(call: &str, errno: Errno) -> Option<Hint> {
+    Some(match errno {
+        Errno::NOENT => &[
+            "Nothing is created here",
+            "create the file first (fallocate -l SIZE FILE), or name a device such as /dev/dax0.0 (`ndctl list` shows \
+             which there are)",
+        ],
+        Errno::ACCESS | Errno::PERM => &[
+            "It is mapped for reading and writing",
+            "this user needs both rights, and the right to enter the directory",
+        ],
+        Errno::ROFS => &[
+            "It is mapped for writing",
+            "the file system must be mounted writable",
+        ],
+        Errno::NXIO => &[
+            "No driver lets programs map the device: a device-DAX in the mode system-ram belongs to the kernel",
+            "look at its mode (`daxctl list`), which must be devdax",
+        ],
+        Errno::NODEV | Errno::INVAL if call == "mmap" => &[
+            "This file system does not share its files with memory (9p without a cache does not)",
+            "use another one",
+        ],
+        Errno::NOMEM => &[
+            "There is no room for it in the address space, or the process has too many mappings",
+            "see `ulimit -v` and vm.max_map_count",
+        ],
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

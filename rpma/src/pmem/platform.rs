@@ -227,8 +227,10 @@ fn read(file: &Path) -> io::Result<String> {
 
 fn failed(call: &'static str, path: &Path, error: io::Error) -> Error {
     let text = format!("{}: {error}", path.display());
-    Error::provider(call, io::Error::new(error.kind(), text))
-        .with_hint("The persistence domain is read from sysfs: is it mounted at /sys?")
+    Error::provider(call, io::Error::new(error.kind(), text)).with_hint(&[
+        "The persistence domain is read from sysfs",
+        "is it mounted at /sys?",
+    ])
 }
 
 #[cfg(test)]

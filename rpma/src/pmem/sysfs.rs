@@ -50,9 +50,10 @@ fn check_is_dax(device: &Path, path: &Path) -> Result<()> {
         Err(error) => {
             let text = format!("{}: {error}", subsystem.display());
             return Err(
-                Error::provider("readlink", io::Error::new(error.kind(), text)).with_hint(
-                    "Only sysfs has the kind of a character device: is sysfs mounted at /sys?",
-                ),
+                Error::provider("readlink", io::Error::new(error.kind(), text)).with_hint(&[
+                    "Only sysfs has the kind of a character device",
+                    "is sysfs mounted at /sys?",
+                ]),
             );
         }
     };
@@ -91,8 +92,10 @@ fn read_align(device: &Path) -> Result<usize> {
 fn read_number(file: &Path) -> Result<usize> {
     let failed = |error: io::Error| {
         let text = format!("{}: {error}", file.display());
-        Error::provider("read", io::Error::new(error.kind(), text))
-            .with_hint("The device-DAX driver shows the device's size and alignment in sysfs")
+        Error::provider("read", io::Error::new(error.kind(), text)).with_hint(&[
+            "The device-DAX driver shows the device's size and alignment in sysfs",
+            "",
+        ])
     };
     let text = fs::read_to_string(file).map_err(failed)?;
     text.trim()

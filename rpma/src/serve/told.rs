@@ -14,6 +14,10 @@ use crate::verbs::{DeviceEventKind, Wc};
 /// The result of [`Server::next`](super::Server::next).
 #[derive(Debug)]
 #[non_exhaustive]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is returned and matched, and no collection has many of them"
+)]
 pub enum Served {
     /// A client asks to be admitted. The server has judged its offer.
     Asks(Asked),

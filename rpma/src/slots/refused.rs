@@ -1,11 +1,8 @@
 //! The errors of requests that were not posted.
 
-use rustix::io::Errno;
-
 use super::{ConnSlots, ConnState, PostRefusal};
 use crate::error::{Error, Queue};
 use crate::failure::POST_ENDED_IT;
-use crate::hints::DEVICE_REMOVED;
 
 impl ConnSlots {
     /// The error of a receive.
@@ -28,7 +25,7 @@ impl ConnSlots {
     pub(crate) fn send_refused(&self, refusal: PostRefusal, what: &str, count: u32) -> Error {
         let depth = self.send.depth();
         if let Some(call) = refusal.call() {
-            return match hint(call.into()) {
+            return match Error::from(call) {
                 error @ Error::Provider { hint: None, .. } => error.with_hint(POST_ENDED_IT),
                 error => error,
             };
@@ -73,7 +70,7 @@ pub(crate) fn refused_by_a_full_queue(
     count: u32,
 ) -> Error {
     if let Some(call) = refusal.call() {
-        return hint(call.into());
+        return call.into();
     }
     let setter = queue.setter();
     match refusal.bits() {
@@ -85,18 +82,5 @@ pub(crate) fn refused_by_a_full_queue(
              for more with {setter}"
         )),
         _ => Error::QueueFull { queue, depth },
-    }
-}
-
-/// Adds a hint to the error of a failed verb without one.
-fn hint(error: Error) -> Error {
-    match error {
-        Error::Provider { hint: Some(_), .. } => error,
-        error if error.is_errno(Errno::ACCESS) => error.with_hint(
-            "The kernel refuses verbs in the child of a fork and after a change of credentials: do both \
-             before the device is opened",
-        ),
-        error if error.is_errno(Errno::NODEV) => error.with_hint(DEVICE_REMOVED),
-        error => error,
     }
 }

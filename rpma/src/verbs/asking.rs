@@ -40,10 +40,11 @@ impl Abandoned {
         if self.0.load(Ordering::Relaxed) < MAX_ABANDONED {
             return Ok(());
         }
-        Err(Error::provider(RDMA_CONNECT, Errno::AGAIN).with_hint(
+        Err(Error::provider(RDMA_CONNECT, Errno::AGAIN).with_hint(&[
             "64 connections of this device were given up, and the kernel still waits for their \
-             peers, up to two minutes each. Connect again later, and less often",
-        ))
+             peers, up to two minutes each",
+            "Connect again later, and less often",
+        ]))
     }
 
     fn add(&self, queue_pair: QueuePair) -> Leftover {

@@ -31,14 +31,17 @@ use super::waiting::{Beside, Turns, readable_now, take_event};
 use super::{Context, check_minus_one, check_non_null, log_leak};
 use crate::bell::Bell;
 use crate::error::{Error, Result};
-use crate::hints;
+use crate::hints::Hint;
 
 /// Why there may be no RDMA here.
-fn no_rdma() -> &'static str {
+fn no_rdma() -> Hint {
     #[cfg(not(feature = "sim"))]
-    return "Is there an RDMA device, is the module rdma_ucm loaded (`rdma link`, `modprobe rdma_ucm`), and may this \
-            user open the files in /dev/infiniband? docs/getting-started.md has the commands for a software device \
-            (soft-RoCE)";
+    return &[
+        "",
+        "Is there an RDMA device, is the module rdma_ucm loaded (`rdma link`, `modprobe rdma_ucm`), and may this user \
+         open the files in /dev/infiniband? docs/getting-started.md has the commands for a software device \
+         (soft-RoCE)",
+    ];
     #[cfg(feature = "sim")]
     sys::why_no_device()
 }
@@ -60,13 +63,11 @@ impl EventChannel {
     pub(crate) fn new() -> Result<Arc<Self>> {
         // SAFETY: no preconditions.
         let raw = unsafe { sys::rdma_create_event_channel() };
-        let raw = check_non_null("rdma_create_event_channel", raw).map_err(|error| {
-            if error.is_errno(Errno::MFILE) || error.is_errno(Errno::NFILE) {
-                error.with_hint("Raise the limit of open files (RLIMIT_NOFILE)")
-            } else {
-                error.with_hint(no_rdma())
-            }
-        })?;
+        let raw =
+            check_non_null("rdma_create_event_channel", raw).map_err(|error| match error {
+                Error::Provider { hint: None, .. } => error.with_hint(no_rdma()),
+                error => error,
+            })?;
         Ok(Arc::new(Self {
             raw,
             turns: Turns::default(),
@@ -476,9 +477,6 @@ impl CmId {
                 Ok(Some(RawEvent { event, errno }))
             }
             Err(error) if error.is_errno(Errno::AGAIN) || error.is_errno(Errno::NODATA) => Ok(None),
-            Err(error) if error.is_errno(Errno::NODEV) => {
-                Err(error.with_hint(hints::DEVICE_REMOVED))
-            }
             Err(error) => Err(error),
         }
     }

@@ -19,7 +19,6 @@ use super::waiting::{Beside, Turns, any_readable, readable_now, take_event};
 use super::{Context, Wc, check_errno, check_non_null, log_leak};
 use crate::bell::Bell;
 use crate::error::{Error, Result};
-use crate::hints;
 use crate::lock::{Held, Lock};
 
 /// Where the completion events of one or more queues arrive.
@@ -47,7 +46,7 @@ impl CompChannel {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>> {
         // SAFETY: `context` is borrowed, and its id keeps it open.
         let raw = unsafe { sys::ibv_create_comp_channel(context.as_ptr()) };
-        let raw = check_non_null("ibv_create_comp_channel", raw).map_err(hints::descriptors)?;
+        let raw = check_non_null("ibv_create_comp_channel", raw)?;
         Ok(Arc::new(Self {
             raw,
             turns: Turns::default(),
@@ -257,10 +256,10 @@ impl Drop for CompChannel {
 }
 
 fn unarmed(error: Error) -> Error {
-    error.with_hint(
-        "The queue gives no event until Cq::req_notify succeeds: call it for the queues that were waited \
-         for, and poll them",
-    )
+    error.with_hint(&[
+        "The queue gives no event until it is armed again",
+        "call Cq::req_notify for the queues that were waited for, and poll them",
+    ])
 }
 
 /// Names one of a connection's two completion queues.

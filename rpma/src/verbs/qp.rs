@@ -401,8 +401,10 @@ impl QueuePair {
     /// Moves the queue pair to the error state and notifies the peer.
     pub(crate) fn disconnect(&self) -> Result<()> {
         if self.id.asking().is_some_and(|asking| asking.is_calling()) {
-            return Err(Error::provider("rdma_disconnect", Errno::BUSY)
-                .with_hint("The kernel still asks for the connection: drop it, which ends that"));
+            return Err(Error::provider("rdma_disconnect", Errno::BUSY).with_hint(&[
+                "The kernel still asks for the connection",
+                "drop it, which ends that",
+            ]));
         }
         self.id.serialised(|id| {
             // SAFETY: `self.id` keeps the id, and its queue pair stays until `release`.

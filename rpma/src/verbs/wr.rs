@@ -472,10 +472,11 @@ impl From<CallFailed> for Error {
     fn from(failed: CallFailed) -> Self {
         let error = Self::provider(failed.name(), io::Error::from_raw_os_error(failed.errno()));
         if failed.in_the_middle {
-            error.with_hint(
+            error.with_hint(&[
                 "The call took some of the requests that were posted together. A later request was \
                  refused, or its call failed. The requests that were taken may be executed",
-            )
+                "",
+            ])
         } else {
             error
         }

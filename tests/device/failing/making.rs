@@ -107,6 +107,40 @@ fn too_many_open_files_have_a_hint() -> Result {
     })
 }
 
+/// Promise: an error has the cause of its object and its errno as a value, and a remedy. The limit of
+/// locked memory counts for queues too, because adapters lock theirs.
+#[test]
+fn each_object_has_the_hint_of_its_errno() -> Result {
+    with_failures(|| {
+        let peer = peer()?;
+        for (errno, words) in [
+            (Errno::NOMEM, "RLIMIT_MEMLOCK"),
+            (Errno::AGAIN, "rdma.max"),
+            (Errno::NOSPC, "no room for another object"),
+            (Errno::NXIO, "RDMA device was removed"),
+        ] {
+            let made = |call| -> Result<Error> {
+                let _armed = Failing::next(call, errno)?;
+                Ok(match call {
+                    "ibv_create_srq" => Srq::new(&peer, &SrqCfg::new()).expect_err("it fails"),
+                    _ => Mr::reg(&peer, vec![7; 100], MrUsage::SEND)
+                        .expect_err("it fails")
+                        .into(),
+                })
+            };
+            for call in ["ibv_create_srq", "ibv_reg_mr"] {
+                let error = made(call)?;
+                let (reason, remedy) = (error.reason(), error.remedy().unwrap_or_default());
+                assert!(format!("{reason} {remedy}").contains(words), "{error}");
+                assert!(!remedy.is_empty(), "{error}");
+                assert!(error.to_string().starts_with(&reason), "{error}");
+                assert!(error.to_string().ends_with(remedy), "{error}");
+            }
+        }
+        Ok(())
+    })
+}
+
 /// Promise: `Mr::reg` gives the memory back if it cannot be registered. The same for the memory
 /// that belongs to the fallback of flushes, which the first connection asks for.
 #[test]

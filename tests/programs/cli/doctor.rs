@@ -63,7 +63,7 @@ fn other_names_of_one_device() {
 
 #[test]
 fn the_report_is_json() {
-    let ended = rpma(&["doctor", "--json", &addr()]).success("doctor");
+    let ended = rpma(&["doctor", "--format", "json", &addr()]).success("doctor");
     let text = ended.stdout.join("\n");
     for part in [
         "\"version\": 1",

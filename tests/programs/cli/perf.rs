@@ -30,8 +30,8 @@ fn is_measured(ended: &Ended, points: usize, count: u64) {
 #[test]
 fn each_operation_is_measured_in_each_way() {
     let (_running, server) = serve(&["--memory", &devdax(), "--overwrite"]);
-    let sweep = "--sweep op=write/read/send/write-flush/atomic-write/commit,completions=poll/wait/async,depth=1/8";
-    is_measured(&perf(&[&server], sweep, 32), 36, 32);
+    let sweep = "--sweep op=write/read/read-write/send/write-flush/atomic-write/commit,completions=poll/wait/async,depth=1/8";
+    is_measured(&perf(&[&server], sweep, 32), 42, 32);
     let batches = "--sweep op=write/send/write-flush/atomic-write,completions=poll/wait/async --depth 32 --batch 16";
     is_measured(&perf(&[&server], batches, 64), 12, 64);
 }

@@ -1,23 +1,17 @@
 //! Atomic writes: 8 bytes that no reader ever sees in part.
 
 use super::super::bench::{Bench, Line, Wanted};
-use super::Case;
+use super::{Case, by_way};
 use crate::client::{Result, failed};
 use crate::wire::{Answer, FIRST, Request, Spin, Spun};
 use rpma::{Flags, FlushType};
 
-pub(super) const CASES: &[Case] = &[
-    Case::new(
-        "atomic-native",
-        "native atomic writes are never torn",
-        |bench| whole(bench, true),
-    ),
-    Case::new(
-        "atomic-reading",
-        "fallback atomic writes are never torn",
-        |bench| whole(bench, false),
-    ),
-];
+pub(super) const CASES: &[Case] = by_way!(
+    whole,
+    "atomic",
+    "the server's processor never sees an atomic write in part",
+    [("native", true), ("reading", false)]
+);
 
 /// The last value of a word. Each value is 8 times one byte.
 pub(super) const LAST: u8 = 200;

@@ -3,20 +3,16 @@
 use rpma::{Flags, FlushType};
 
 use super::super::bench::{Bench, Wanted};
-use super::Case;
+use super::{Case, by_way};
 use crate::client::{InStep, Result};
 use crate::wire::FIRST;
 
-pub(super) const CASES: &[Case] = &[
-    Case::new(
-        "batch-native",
-        "batches of writes, native flushes and atomic writes",
-        |bench| batch(bench, true),
-    ),
-    Case::new("batch-reading", "the same with the fallbacks", |bench| {
-        batch(bench, false)
-    }),
-];
+pub(super) const CASES: &[Case] = by_way!(
+    batch,
+    "batch",
+    "batches of writes, flushes and atomic writes",
+    [("native", true), ("reading", false)]
+);
 
 const ROUNDS: u64 = 32;
 const RECORD: usize = 200;

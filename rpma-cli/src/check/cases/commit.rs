@@ -4,39 +4,24 @@ use rpma::commit::{Method, Ticket, Writer, WriterCfg};
 use rpma::{ConnEvent, ConnReq, FlushType};
 
 use super::super::bench::{Bench, Wanted};
-use super::Case;
 use super::flush::needs_served;
+use super::{Case, by_way};
 use crate::bytes::pattern;
 use crate::client::{InStep, Result};
 use crate::wire::FIRST;
 
-pub(super) const CASES: &[Case] = &[
-    Case::new(
-        "commit-native-visible",
-        "visible commits by native flushes",
-        |bench| commits(bench, Method::Native, FlushType::Visibility),
-    ),
-    Case::new(
-        "commit-reading-visible",
-        "visible commits by reading",
-        |bench| commits(bench, Method::Reading, FlushType::Visibility),
-    ),
-    Case::new(
-        "commit-native-durable",
-        "durable commits by native flushes",
-        |bench| commits(bench, Method::Native, FlushType::Persistent),
-    ),
-    Case::new(
-        "commit-reading-durable",
-        "durable commits by reading",
-        |bench| commits(bench, Method::Reading, FlushType::Persistent),
-    ),
-    Case::new(
-        "commit-server-durable",
-        "durable commits by the server's processor",
-        |bench| commits(bench, Method::Server, FlushType::Persistent),
-    ),
-];
+pub(super) const CASES: &[Case] = by_way!(
+    commits,
+    "commit",
+    "the server's processor sees the parts and the pointer of each commit",
+    [
+        ("native-visible", Method::Native, FlushType::Visibility),
+        ("reading-visible", Method::Reading, FlushType::Visibility),
+        ("native-durable", Method::Native, FlushType::Persistent),
+        ("reading-durable", Method::Reading, FlushType::Persistent),
+        ("server-durable", Method::Server, FlushType::Persistent),
+    ]
+);
 
 /// One after the other, and then all at once.
 const ONE_BY_ONE: u64 = 16;

@@ -186,8 +186,7 @@ fn again(bench: &mut Bench) -> Result<String> {
     let mut server = Reconnect::to_addrs(&bench.peer, &[addr], offer, ToConn)?;
     server.set_cfg(&limits);
     for round in 1..=ROUNDS {
-        let conn = server.connect(&cfg);
-        let conn = conn.map_err(|gave_up| Stop::Failed(gave_up.to_string()))?;
+        let conn = server.connect(&cfg)?;
         bench.has_accepted()?;
         let line = bench.line_of(conn, number);
         write(bench, &line, round).step(|| format!("connection {round}"))?;

@@ -4,32 +4,21 @@ use rpma::commit::Method;
 use rpma::{Durable, Flags, FlushType};
 
 use super::super::bench::{Bench, Wanted};
-use super::Case;
+use super::{Case, by_way};
 use crate::client::{InStep, Result, not_possible};
 use crate::wire::{FIRST, LONGEST};
 
-pub(super) const CASES: &[Case] = &[
-    Case::new(
-        "flush-native-visible",
-        "native flushes to visibility",
-        |bench| flush(bench, Method::Native, FlushType::Visibility),
-    ),
-    Case::new(
-        "flush-reading-visible",
-        "flushes by reading to visibility",
-        |bench| flush(bench, Method::Reading, FlushType::Visibility),
-    ),
-    Case::new(
-        "flush-native-durable",
-        "native flushes to persistence",
-        |bench| flush(bench, Method::Native, FlushType::Persistent),
-    ),
-    Case::new(
-        "flush-reading-durable",
-        "flushes by reading to persistence",
-        |bench| flush(bench, Method::Reading, FlushType::Persistent),
-    ),
-];
+pub(super) const CASES: &[Case] = by_way!(
+    flush,
+    "flush",
+    "after a flush, the server's processor sees the bytes of earlier writes",
+    [
+        ("native-visible", Method::Native, FlushType::Visibility),
+        ("reading-visible", Method::Reading, FlushType::Visibility),
+        ("native-durable", Method::Native, FlushType::Persistent),
+        ("reading-durable", Method::Reading, FlushType::Persistent),
+    ]
+);
 
 const LENGTHS: [usize; 15] = [
     1, 2, 7, 8, 9, 63, 64, 65, 255, 4095, 4096, 4097, 65_535, 65_537, LONGEST,

@@ -52,13 +52,22 @@ impl Case {
     }
 }
 
-const GROUPS: [&[Case]; 12] = [
+/// The cases of one function, each with other arguments and its own end of the name.
+macro_rules! by_way {
+    ($run:ident, $name:literal, $about:literal, [$(($way:literal, $($arg:expr),+)),+ $(,)?]) => {
+        &[$(Case::new(concat!($name, "-", $way), $about, |bench| $run(bench, $($arg),+))),+]
+    };
+}
+use by_way;
+
+const GROUPS: [&[Case]; 13] = [
     declaration::CASES,
     transfer::CASES,
     message::CASES,
     flush::CASES,
     atomic::CASES,
     order::CASES,
+    order::ATOMIC,
     batch::CASES,
     commit::CASES,
     rights::CASES,

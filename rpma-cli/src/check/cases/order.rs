@@ -6,34 +6,28 @@ use std::time::Duration;
 use rpma::{Flags, FlushType, MrSlice};
 
 use super::super::bench::{Bench, Line, Wanted};
-use super::Case;
 use super::atomic::{LAST, seen, spin_while};
+use super::{Case, by_way};
 use crate::bytes::{checksum, pattern};
 use crate::client::{InStep, Result, failed};
 use crate::wire::{FIRST, Part, Spin};
 
-pub(super) const CASES: &[Case] = &[
-    Case::new(
-        "order-message",
-        "a message proves the writes before it",
-        |bench| notice(bench, Notice::Message),
-    ),
-    Case::new(
-        "order-immediate",
-        "immediate data prove the writes before them",
-        |bench| notice(bench, Notice::Immediate),
-    ),
-    Case::new(
-        "order-atomic-native",
-        "a native atomic write proves what was flushed before it",
-        |bench| atomic(bench, true),
-    ),
-    Case::new(
-        "order-atomic-reading",
-        "a fallback atomic write proves what was flushed before it",
-        |bench| atomic(bench, false),
-    ),
-];
+pub(super) const CASES: &[Case] = by_way!(
+    notice,
+    "order",
+    "a notice proves the writes before it",
+    [
+        ("message", Notice::Message),
+        ("immediate", Notice::Immediate)
+    ]
+);
+
+pub(super) const ATOMIC: &[Case] = by_way!(
+    atomic,
+    "order-atomic",
+    "an atomic write proves what was flushed before it",
+    [("native", true), ("reading", false)]
+);
 
 /// What tells the server that the bytes are there.
 #[derive(Clone, Copy)]

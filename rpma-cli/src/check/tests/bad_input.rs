@@ -8,7 +8,7 @@ use rpma::sim::Profile;
 use rpma::{ConnCfg, ConnEvent, ConnReq, Ep, Flags, FlushType, Offer, Peer, Refusal, sim};
 
 use super::world::{Result, World, profile};
-use crate::args::{Endpoint, Serve};
+use crate::args::{Endpoint, Format, Serve};
 use crate::check::bench::{Bench, Wanted};
 use crate::client::Clock;
 use crate::interrupt::Interrupt;
@@ -295,7 +295,7 @@ fn an_interrupt_ends_with_the_report_so_far() -> Result {
     let out = Interrupting::default();
     // An idle connection for 5 s.
     let mut args = world.args(&["declaration", "connection-idle"]);
-    args.json = false;
+    args.form.format = Format::Text;
     let outcome = {
         let _entered = world.client.enter();
         crate::check::run(&args, &out.interrupt, &mut Output::to(out.clone()))?
@@ -345,7 +345,7 @@ fn arguments_of_a_server_that_cannot_work() -> Result {
 fn a_report_that_cannot_be_written() -> Result {
     let world = World::new();
     let mut args = world.args(&[]);
-    args.out = Some(std::env::temp_dir());
+    args.form.out = Some(std::env::temp_dir());
     let error = world.check_with(&args, &Interrupt::default());
     let error = error.err().ok_or("it ran")?.to_string();
     assert_has(&error, &["the results cannot be written", "--out"]);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rpma::sim::{Fabric, Host, Platform, Profile};
 use serde_json::Value;
 
-use crate::args::{self, Check, Ddio, Endpoint, Fault, Serve, SimulatedFabric};
+use crate::args::{self, Check, Ddio, Endpoint, Fault, Form, Format, Serve, SimulatedFabric};
 use crate::fabric::Running;
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
@@ -92,8 +92,10 @@ impl World {
     pub(super) fn args(&self, only: &[&str]) -> Check {
         Check {
             server: Some(self.endpoint()),
-            json: true,
-            out: None,
+            form: Form {
+                format: Format::Json,
+                out: None,
+            },
             only: only.iter().map(|case| (*case).to_owned()).collect(),
             list: false,
             fallback: false,

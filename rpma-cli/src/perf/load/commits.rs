@@ -4,55 +4,48 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use rpma::commit::{Ticket, Writer};
-use rpma::{AlignedBuf, Error, Mr, MrSlice, RemoteSlice};
+use rpma::{AlignedBuf, Error, Mr, RemoteSlice};
 
 use super::Load;
 use crate::client::{Result, failed};
+use crate::perf::Bench;
 use crate::perf::places::Places;
+use crate::perf::session::writer;
+use crate::problem::in_words;
+use crate::settings::Setting;
 
 /// A record and its pointer, for each commit.
 #[derive(Debug)]
-pub(in crate::perf) struct Commits<'a> {
+pub(in crate::perf) struct Commits {
     writer: Writer,
-    local: Vec<MrSlice<'a>>,
+    local: Mr<AlignedBuf>,
     places: Places,
     pointer: RemoteSlice,
     /// The commits in flight, with their slots. They complete in this order.
     in_flight: VecDeque<(Ticket, u32)>,
 }
 
-impl<'a> Commits<'a> {
-    pub(in crate::perf) fn new(
-        writer: Writer,
-        memory: &'a Mr<AlignedBuf>,
-        places: Places,
-        pointer: RemoteSlice,
-        slots: u32,
-    ) -> Result<Self> {
-        let parts = (0..slots as usize).map(|slot| {
-            let at = slot * places.stride();
-            memory.slice(at..at + places.len())
-        });
+impl Commits {
+    pub(in crate::perf) fn new(bench: &mut Bench, setting: &Setting, lane: u32) -> Result<Self> {
+        let writer = writer(&mut bench.servers[0], &bench.peer, setting)?;
         Ok(Self {
             writer,
-            local: parts.collect::<rpma::Result<_>>()?,
-            places,
-            pointer,
-            in_flight: VecDeque::with_capacity(slots as usize),
+            local: bench.memory(setting)?,
+            places: bench.places(setting, lane)?,
+            pointer: bench.pointer(lane)?,
+            in_flight: VecDeque::with_capacity(setting.slots() as usize),
         })
     }
 }
 
-impl Load for Commits<'_> {
+impl Load for Commits {
     fn post(&mut self, slot: u32) -> Result<bool> {
         if self.writer.room() == 0 && !self.writer.is_over() {
             return Ok(false);
         }
-        let number = self.places.take();
-        let Some(group) = self.places.group(number) else {
-            return Ok(false);
-        };
-        let record = (group.all, self.local[slot as usize]);
+        let group = self.places.take();
+        let at = slot as usize * self.places.stride();
+        let record = (group.all, self.local.slice(at..at + self.places.len())?);
         let pointer = (self.pointer, u64::from(slot).to_le_bytes());
         let ticket = self.writer.commit(&[record], Some(pointer))?;
         self.in_flight.push_back((ticket, slot));
@@ -69,14 +62,16 @@ impl Load for Commits<'_> {
             self.in_flight.pop_front();
             done(slot);
         }
-        if self.writer.is_over() {
-            failed(over(&self.writer))
-        } else {
-            Ok(())
+        if !self.writer.is_over() {
+            return Ok(());
         }
+        failed(match self.writer.conn().reason() {
+            Some(reason) => in_words(reason),
+            None => "the connection is over".to_owned(),
+        })
     }
 
-    fn sleep(&mut self, limit: Duration) -> Result {
+    fn sleep<'a>(&mut self, _: impl Iterator<Item = &'a mut Self>, limit: Duration) -> Result {
         let slept = match self.in_flight.front() {
             Some((ticket, _)) => self.writer.wait(*ticket, limit, |_| {}),
             None => {
@@ -89,13 +84,4 @@ impl Load for Commits<'_> {
             Err(error) => Err(error.into()),
         }
     }
-}
-
-/// Why a writer's connection is over.
-pub(super) fn over(writer: &Writer) -> String {
-    let reason = writer.conn().reason();
-    reason.map_or_else(
-        || "the connection is over".to_owned(),
-        |reason| reason.to_string(),
-    )
 }

@@ -8,7 +8,9 @@ use rpma::commit::{CommitId, Outcome, Replicas};
 
 use super::Load;
 use crate::client::{Result, failed};
+use crate::perf::Bench;
 use crate::perf::places::Places;
+use crate::settings::Setting;
 
 /// A record and its pointer on each server, for each commit.
 #[derive(Debug)]
@@ -25,44 +27,31 @@ pub(in crate::perf) struct Copies {
 }
 
 impl Copies {
-    pub(in crate::perf) fn new(
-        set: Replicas,
-        copies: usize,
-        places: Places,
-        pointer: u64,
-        slots: u32,
-    ) -> Self {
-        Self {
-            set,
-            copies,
-            record: vec![0x5a; places.len()],
-            places,
-            pointer,
-            in_flight: VecDeque::with_capacity(slots as usize),
-        }
-    }
-
-    fn check(&self, id: CommitId, outcome: Outcome) -> Result {
-        if outcome.copies() >= self.copies {
-            Ok(())
-        } else {
-            failed(too_few(id, outcome.copies(), self.copies))
-        }
+    pub(in crate::perf) fn new(bench: &mut Bench, setting: &Setting, lane: u32) -> Result<Self> {
+        Ok(Self {
+            set: bench.replicas(setting)?,
+            copies: setting.copies.unwrap_or(1) as usize,
+            record: vec![0x5a; setting.size as usize],
+            places: bench.places(setting, lane)?,
+            pointer: Bench::pointer_at(lane),
+            in_flight: VecDeque::with_capacity(setting.slots() as usize),
+        })
     }
 }
 
-/// The reason for which a commit has too few copies.
-pub(in crate::perf) fn too_few(id: CommitId, copies: usize, wanted: usize) -> String {
-    format!("{id} has {copies} of {wanted} copies, and can get no more")
+/// A commit needs so many copies.
+pub(super) fn check(id: CommitId, outcome: Outcome, wanted: usize) -> Result {
+    match outcome.copies() {
+        copies if copies >= wanted => Ok(()),
+        copies => failed(format!(
+            "{id} has {copies} of {wanted} copies, and can get no more"
+        )),
+    }
 }
 
 impl Load for Copies {
     fn post(&mut self, slot: u32) -> Result<bool> {
-        let number = self.places.take();
-        let Some(group) = self.places.group(number) else {
-            return Ok(false);
-        };
-        let at = group.at;
+        let at = self.places.take().at;
         let pointer = Some((self.pointer, u64::from(slot).to_le_bytes()));
         let mut record = match self.set.record(self.record.len()) {
             Ok(record) => record,
@@ -81,14 +70,14 @@ impl Load for Copies {
             let Some(outcome) = self.set.settled(id, self.copies) else {
                 return Ok(());
             };
-            self.check(id, outcome)?;
+            check(id, outcome, self.copies)?;
             self.in_flight.pop_front();
             done(slot);
         }
         Ok(())
     }
 
-    fn sleep(&mut self, limit: Duration) -> Result {
+    fn sleep<'a>(&mut self, _: impl Iterator<Item = &'a mut Self>, limit: Duration) -> Result {
         match self.in_flight.front() {
             Some((id, _)) => {
                 // The next poll takes the outcome.

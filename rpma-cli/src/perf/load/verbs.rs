@@ -8,8 +8,11 @@ use rpma::{
 
 use super::Load;
 use crate::client::{Result, failed};
+use crate::perf::Bench;
 use crate::perf::places::{Group, Places};
-use crate::settings::Op;
+use crate::perf::session::{conn, flush_type};
+use crate::problem::in_words;
+use crate::settings::{Op, Setting};
 
 /// The most operations of a batch, without its flush.
 pub(in crate::perf) const MOST: usize = 64;
@@ -19,50 +22,42 @@ static WORD: [u8; 8] = [0x5a; 8];
 
 /// Operations of one kind on a connection.
 #[derive(Debug)]
-pub(in crate::perf) struct Verbs<'a> {
-    conn: &'a Conn,
+pub(in crate::perf) struct Verbs {
+    conn: Conn,
     op: Op,
     flush: FlushType,
-    /// The local memory of each slot: one part for each operation.
-    local: Vec<MrSlice<'a>>,
+    /// A part for each operation in flight.
+    local: Mr<AlignedBuf>,
     /// The server's memory, in turn.
     places: Places,
-    batch: usize,
     wcs: [Wc; 32],
     /// The completions that a sleep has returned.
     polled: usize,
 }
 
-impl<'a> Verbs<'a> {
-    /// `memory` has a part for each operation in flight.
-    pub(in crate::perf) fn new(
-        conn: &'a Conn,
-        memory: &'a Mr<AlignedBuf>,
-        (op, flush): (Op, FlushType),
-        places: Places,
-        slots: u32,
-    ) -> Result<Self> {
-        let (batch, stride, len) = (places.batch(), places.stride(), places.len());
-        let parts = (0..slots as usize * batch).map(|part| {
-            let at = part * stride;
-            memory.slice(at..at + len)
-        });
+impl Verbs {
+    pub(in crate::perf) fn new(bench: &mut Bench, setting: &Setting, lane: u32) -> Result<Self> {
         Ok(Self {
-            conn,
-            op,
-            flush,
-            local: parts.collect::<rpma::Result<_>>()?,
-            places,
-            batch,
+            conn: conn(&mut bench.servers[0], &bench.peer, setting)?,
+            op: setting.op,
+            flush: flush_type(setting),
+            local: bench.memory(setting)?,
+            places: bench.places(setting, lane)?,
             wcs: [Wc::default(); 32],
             polled: 0,
         })
     }
 
+    /// The local memory of an operation.
+    fn local(&self, number: usize) -> rpma::Result<MrSlice<'_>> {
+        let at = number * self.places.stride();
+        self.local.slice(at..at + self.places.len())
+    }
+
     fn post_one(&self, group: &Group, slot: u32) -> rpma::Result<()> {
-        let (remote, local) = (group.operations[0], self.local[slot as usize]);
-        let (conn, flags, context) = (self.conn, Flags::COMPLETION_ALWAYS, slot.into());
-        match self.op {
+        let (remote, local) = (group.operations[0], self.local(slot as usize)?);
+        let (conn, flags, context) = (&self.conn, Flags::COMPLETION_ALWAYS, slot.into());
+        match kind(self.op, group.number) {
             Op::Read => conn.read(local, remote, flags, context),
             Op::Send => conn.send(local, flags, context),
             Op::AtomicWrite => conn.atomic_write(remote, &WORD, flags, context),
@@ -75,16 +70,16 @@ impl<'a> Verbs<'a> {
     fn post_all<const N: usize>(&self, group: &Group, slot: u32) -> rpma::Result<()> {
         let mut batch = self.conn.batch::<N>();
         let flushes = self.op == Op::WriteFlush;
-        let first = slot as usize * self.batch;
-        let parts = self.local[first..first + self.batch].iter();
-        for (number, (remote, local)) in group.operations.iter().zip(parts).enumerate() {
-            let is_last = number + 1 == self.batch && !flushes;
+        let count = group.operations.len();
+        for (number, remote) in group.operations.iter().enumerate() {
+            let is_last = number + 1 == count && !flushes;
             let flags = if is_last {
                 Flags::COMPLETION_ALWAYS
             } else {
                 Flags::COMPLETION_ON_ERROR
             };
-            self.add(&mut batch, *remote, *local, flags, slot.into())?;
+            let local = self.local(slot as usize * count + number)?;
+            self.add(&mut batch, *remote, local, flags, slot.into())?;
         }
         if flushes {
             let flags = Flags::COMPLETION_ALWAYS;
@@ -93,7 +88,7 @@ impl<'a> Verbs<'a> {
         batch.post().map(drop)
     }
 
-    fn add<const N: usize>(
+    fn add<'a, const N: usize>(
         &self,
         batch: &mut Batch<'a, N>,
         remote: RemoteSlice,
@@ -110,19 +105,24 @@ impl<'a> Verbs<'a> {
     }
 }
 
-impl Load for Verbs<'_> {
+/// The operation on a group of this number: those of a bidirectional load take turns.
+pub(super) fn kind(op: Op, number: usize) -> Op {
+    match op {
+        Op::ReadWrite if number % 2 == 0 => Op::Write,
+        Op::ReadWrite => Op::Read,
+        other => other,
+    }
+}
+
+impl Load for Verbs {
     fn post(&mut self, slot: u32) -> Result<bool> {
-        let number = self.places.take();
-        let Some(group) = self.places.group(number) else {
-            return Ok(false);
-        };
-        let posted = match (self.op, self.batch) {
-            (Op::WriteFlush, 1) => self.post_all::<2>(group, slot),
-            (_, 1) => self.post_one(group, slot),
-            (_, ..=15) => self.post_all::<16>(group, slot),
-            _ => self.post_all::<{ MOST + 1 }>(group, slot),
-        };
-        posted?;
+        let group = self.places.take();
+        match (self.op, group.operations.len()) {
+            (Op::WriteFlush, 1) => self.post_all::<2>(&group, slot),
+            (_, 1) => self.post_one(&group, slot),
+            (_, ..=15) => self.post_all::<16>(&group, slot),
+            _ => self.post_all::<{ MOST + 1 }>(&group, slot),
+        }?;
         Ok(true)
     }
 
@@ -134,7 +134,7 @@ impl Load for Verbs<'_> {
             };
             for wc in &self.wcs[..polled] {
                 if let Err(failure) = wc.result() {
-                    return failed(failure.to_string());
+                    return failed(in_words(failure));
                 }
                 done(wc.wr_id() as u32);
             }
@@ -144,7 +144,7 @@ impl Load for Verbs<'_> {
         }
     }
 
-    fn sleep(&mut self, limit: Duration) -> Result {
+    fn sleep<'a>(&mut self, _: impl Iterator<Item = &'a mut Self>, limit: Duration) -> Result {
         match self.conn.next(&mut self.wcs, limit) {
             Ok(Next::Completions(count)) => self.polled = count,
             Ok(Next::Event(event)) if event.is_end() => return ended(&event),

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 
-use crate::settings::Bytes;
+use crate::settings::{Bytes, Nanos, PerSecond};
 
 /// Values that differ more are on a logarithmic scale.
 const LINEAR: f64 = 20.0;
@@ -77,9 +77,13 @@ impl Ranged for Axis {
 }
 
 impl Axis {
-    /// By 1 / (1 - quantile): each further digit of the percentile has the same room.
-    pub(super) fn percentiles() -> Self {
-        let ticks = PERCENTILES.map(|(one_in, _)| one_in).into();
+    /// By 1 / (1 - quantile): each further digit of the percentile has the same room. It ends with
+    /// the percentile that has all points up to `last` before it.
+    pub(super) fn percentiles(last: f64) -> Self {
+        let all = PERCENTILES.map(|(one_in, _)| one_in);
+        let before = |tick: &&f64| **tick < last * (1.0 - 1e-9);
+        let count = all.iter().take_while(before).count() + 1;
+        let ticks = all[..count.clamp(2, all.len())].to_vec();
         Self::new(
             "percentile of the operations",
             Scale::Log,
@@ -245,46 +249,31 @@ fn percentile(one_in: f64) -> String {
 
 /// `500`, `20 k`, `1.5 M`.
 fn plain(value: f64) -> String {
-    scaled(
-        value,
-        &[(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")],
-    )
+    per_second(value, "")
 }
 
 fn bytes(value: f64) -> String {
-    let units = [
-        (1e12, "TB"),
-        (1e9, "GB"),
-        (1e6, "MB"),
-        (1e3, "kB"),
-        (1.0, "B"),
-    ];
-    scaled(value, &units)
+    per_second(value, "B")
+}
+
+fn per_second(value: f64, unit: &str) -> String {
+    let text = short(&PerSecond(value).to_string());
+    text.replace("/s", unit).trim_end().to_owned()
 }
 
 fn nanoseconds(value: f64) -> String {
-    let units = [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")];
-    scaled(value, &units)
+    short(&Nanos(value).to_string())
 }
 
-/// The value in the largest unit that fits, with three digits and without zeros at their end.
-fn scaled(value: f64, units: &[(f64, &str)]) -> String {
-    let fits = |unit: &&(f64, &str)| value >= unit.0 * (1.0 - 1e-9);
-    let smallest = units.last().copied().unwrap_or((1.0, ""));
-    let (unit, name) = units.iter().find(fits).copied().unwrap_or(smallest);
-    let number = value / unit;
-    let decimals = match number {
-        n if n >= 100.0 => 0,
-        n if n >= 10.0 => 1,
-        _ => 2,
-    };
-    let digits = format!("{number:.decimals$}");
-    let shortest = if digits.contains('.') {
-        digits.trim_end_matches('0').trim_end_matches('.')
-    } else {
-        &digits
-    };
-    format!("{shortest} {name}").trim_end().to_owned()
+/// A number with its unit, without zeros at the end of the number.
+fn short(text: &str) -> String {
+    match text.split_once(' ') {
+        Some((number, unit)) if number.contains('.') => {
+            let number = number.trim_end_matches('0').trim_end_matches('.');
+            format!("{number} {unit}")
+        }
+        _ => text.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -341,6 +330,16 @@ mod tests {
         assert!(holds(&axis, &[1e6, 5e9]));
     }
 
+    /// Promise: no third of a chart is empty because of percentiles that no line reaches.
+    #[test]
+    fn percentiles_end_where_the_lines_end() {
+        let texts = |last| texts(&Axis::percentiles(last)).len();
+        assert_eq!(
+            [2.0, 10.0, 60.0, 100.0, 101.0, 1e4, 1e6].map(texts),
+            [2, 2, 3, 3, 4, 5, 5]
+        );
+    }
+
     #[test]
     fn each_size_has_a_tick_if_there_is_room() {
         let sizes = [4096.0, 64.0, 64.0, 65536.0];
@@ -359,7 +358,7 @@ mod tests {
             Axis::rates(&[1000.0]),
             Axis::operations(&[7.0]),
             Axis::latencies(&[5e3]),
-            Axis::percentiles(),
+            Axis::percentiles(1e4),
         ] {
             assert!(axis.ends.0 < axis.ends.1, "{axis:?}");
             assert!((1..9).contains(&axis.ticks.len()), "{axis:?}");

@@ -16,7 +16,7 @@ use super::axis::Axis;
 use crate::problem::Problem;
 
 /// The lines of a chart that a reader can tell apart.
-pub(super) const MOST_LINES: usize = 2 * HUES.len();
+pub(super) const MOST_LINES: usize = HUES.len();
 
 /// Drawings have whole numbers only. Each is this part of a pixel.
 const FINE: u32 = 8;
@@ -33,6 +33,9 @@ const HUES: [(&str, &str); 6] = [
     ("#9c8c10", "#f3df3e"),
     ("#26242a", "#857c77"),
 ];
+
+/// The dashes of lines, in parts of a pixel: they differ on grey paper, too.
+const DASHES: [&str; MOST_LINES] = ["none", "64 32", "16 24", "120 32", "96 24 16 24", "32 16"];
 
 const INK: RGBColor = RGBColor(0, 0, 0);
 const GRID: RGBColor = RGBColor(0, 0, 255);
@@ -54,18 +57,17 @@ pub(super) struct LineStyle {
     name: String,
     light: &'static str,
     dark: &'static str,
-    dashed: bool,
+    dashes: &'static str,
 }
 
-/// The lines with the same hue and mark differ in their dashes.
 pub(super) fn looks() -> Vec<LineStyle> {
     let look = |line: usize| {
-        let (light, dark) = HUES[line % HUES.len()];
+        let (light, dark) = HUES[line];
         LineStyle {
             name: in_svg(colour(line)),
             light,
             dark,
-            dashed: line >= HUES.len(),
+            dashes: DASHES[line],
         }
     };
     (0..MOST_LINES).map(look).collect()

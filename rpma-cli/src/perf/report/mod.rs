@@ -2,7 +2,6 @@
 
 mod axis;
 mod chart;
-mod file;
 mod page;
 mod runs;
 mod sections;
@@ -14,9 +13,9 @@ use std::path::{Path, PathBuf};
 
 use super::read::read;
 use crate::problem::Problem;
-use crate::report::{Outcome, Output};
+use crate::report::{Outcome, Output, ResultFile};
 
-/// Writes the page. An older page at the same place is replaced, or stays as it is.
+/// Writes the page. An older page at the same place stays if the results are not good.
 pub(crate) fn write(files: &[PathBuf], place: &Path, out: &mut Output) -> Result<Outcome, Problem> {
     let entries = read(files)?;
     let is_place = |file: &PathBuf| match (file.canonicalize(), place.canonicalize()) {
@@ -28,7 +27,8 @@ pub(crate) fn write(files: &[PathBuf], place: &Path, out: &mut Output) -> Result
         return Err(Problem::new(what, "Give another path with -o"));
     }
     let runs = runs::runs(&entries);
-    file::replace(place, &page::render(&runs)?)?;
+    let page = page::render(&runs)?;
+    ResultFile::open(place)?.write(&page)?;
     let (results, runs) = (entries.len(), runs.len());
     out.line(format!(
         "{}: {} of {}",

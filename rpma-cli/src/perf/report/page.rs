@@ -26,7 +26,6 @@ struct Page {
     simulated: bool,
     summary: String,
     runs: Vec<RunOfPage>,
-    precisions: String,
     sections: Vec<Section>,
     /// The width of the charts.
     width: u32,
@@ -71,13 +70,11 @@ pub(super) fn render(runs: &[Run<'_>]) -> Result<String, Problem> {
 }
 
 fn page(runs: &[Run<'_>]) -> Result<Page, Problem> {
-    let items = || runs.iter().flat_map(|run| &run.items);
     let (ink, grid) = chart::ink_and_grid();
     Ok(Page {
         rpma: env!("CARGO_PKG_VERSION"),
         simulated: runs.iter().any(|run| run.point.simulated),
         summary: summary(runs),
-        precisions: precisions(items()),
         sections: sections::sections(runs)?,
         runs: (1..)
             .zip(runs)
@@ -104,15 +101,6 @@ fn summary(runs: &[Run<'_>]) -> String {
         0 => format!("{all} of {runs}."),
         early => format!("{all} of {runs}. {} ended early.", number(early, "result")),
     }
-}
-
-/// The largest error of the latencies, for each number of digits.
-fn precisions<'a>(items: impl Iterator<Item = &'a Item<'a>>) -> String {
-    let mut digits: Vec<u8> = items.map(|item| item.entry.digits).collect();
-    digits.sort_unstable();
-    digits.dedup();
-    let error = |digits: &u8| format!("{} %", 100.0 / 10_f64.powi((*digits).into()));
-    digits.iter().map(error).collect::<Vec<_>>().join(" or ")
 }
 
 fn run_of_page(count: usize, run: &Run<'_>, runs: usize) -> RunOfPage {
@@ -153,47 +141,22 @@ fn servers(all: &[Host]) -> Vec<(String, &Host)> {
     servers
 }
 
-type FactOf = fn(&Host) -> Option<String>;
-
-const FACTS: [(&str, FactOf); 14] = [
-    ("Device", |host| Some(host.device.clone())),
-    ("Description", |host| host.description.clone()),
-    ("Board", |host| host.board.clone()),
-    ("Firmware", |host| host.firmware.clone()),
-    ("Link", |host| host.link.clone()),
-    ("Rate", |host| host.rate.clone()),
-    ("MTU", |host| host.mtu.map(|mtu| mtu.to_string())),
-    ("Flush", |host| native(host.native_flush)),
-    ("Atomic write", |host| native(host.native_atomic_write)),
-    ("Memory", |host| {
-        host.memory.as_ref().map(ToString::to_string)
-    }),
-    ("Kernel", |host| host.kernel.clone()),
-    ("rdma-core", |host| {
-        host.rdma_core.map(|version| version.to_string())
-    }),
-    ("rdma-core headers", |host| {
-        host.built_with.map(|version| version.to_string())
-    }),
-    ("rpma", |host| Some(host.rpma.clone())),
-];
-
-fn native(is_native: bool) -> Option<String> {
-    let word = if is_native { "native" } else { "fallback" };
-    Some(word.to_owned())
-}
-
 /// A row for each fact that is known of one host at least.
 fn facts(hosts: &[&Host]) -> Vec<Fact> {
-    let fact = |(name, of): (&'static str, FactOf)| {
-        let values: Vec<Option<String>> = hosts.iter().map(|host| of(host)).collect();
-        let shown = |value: Option<String>| value.map_or_else(|| ABSENT.to_owned(), |it| text(&it));
-        values.iter().any(Option::is_some).then(|| Fact {
-            name,
-            values: values.into_iter().map(shown).collect(),
+    let known: Vec<_> = hosts.iter().map(|host| host.facts()).collect();
+    let shown = |value: &Option<String>| {
+        value
+            .as_ref()
+            .map_or_else(|| ABSENT.to_owned(), |it| text(it))
+    };
+    let fact = |row: usize| {
+        let is_known = known.iter().any(|facts| facts[row].1.is_some());
+        is_known.then(|| Fact {
+            name: known[0][row].0,
+            values: known.iter().map(|facts| shown(&facts[row].1)).collect(),
         })
     };
-    FACTS.into_iter().filter_map(fact).collect()
+    (0..known[0].len()).filter_map(fact).collect()
 }
 
 fn result(item: &Item<'_>, run: &Run<'_>) -> ResultOfPage {
@@ -229,6 +192,7 @@ fn result(item: &Item<'_>, run: &Run<'_>) -> ResultOfPage {
         cells: vec![
             per_second(result.operations_per_second, ""),
             per_second(result.bytes_per_second, "B"),
+            format!("{:.3}", result.gigabits_per_second()),
             time(latency.p50),
             time(latency.p90),
             time(latency.p99),

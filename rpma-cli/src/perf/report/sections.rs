@@ -8,7 +8,7 @@ use super::runs::{Item, Run};
 use super::words;
 use crate::perf::result::Latency;
 use crate::problem::Problem;
-use crate::settings::Setting;
+use crate::settings::{Nanos, Setting};
 
 /// Charts about the same question.
 #[derive(Clone, Debug, Serialize)]
@@ -35,6 +35,8 @@ pub(super) struct Panel {
 pub(super) struct Key {
     swatch: String,
     text: String,
+    /// Beside a chart that is alone.
+    figures: String,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -46,71 +48,50 @@ pub(super) struct Chart {
 }
 
 /// A value on which the others depend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
-    Size,
-    Depth,
-    Rate,
-}
-
-impl Cause {
-    fn heading(self) -> &'static str {
-        match self {
-            Self::Size => "By size",
-            Self::Depth => "By depth",
-            Self::Rate => "By rate",
-        }
-    }
-
-    fn note(self) -> &'static str {
-        match self {
-            Self::Size => "Each line has results that differ only in their size.",
-            Self::Depth => {
-                "Each line has results that differ only in their depth: the operations in flight on \
-                 each connection."
-            }
-            Self::Rate => {
-                "Each line has results that differ only in the intended rate of their open loop."
-            }
-        }
-    }
-
-    fn of(self, setting: &Setting) -> Option<f64> {
-        match self {
-            Self::Size => Some(setting.size as f64).filter(|size| *size > 0.0),
-            Self::Depth => Some(setting.depth.into()),
-            Self::Rate => setting.rate,
-        }
-    }
-
-    /// The same for all settings that differ only in this value.
-    fn remove(self, setting: &Setting) -> Setting {
-        let mut setting = *setting;
-        match self {
-            Self::Size => setting.size = 0,
-            Self::Depth => setting.depth = 0,
-            Self::Rate => setting.rate = None,
-        }
-        setting
-    }
-
-    fn axis(self, values: &[f64]) -> Axis {
-        match self {
-            Self::Size => Axis::sizes(values),
-            Self::Depth => Axis::depths(values),
-            Self::Rate => Axis::rates(values),
-        }
-    }
-
+struct Cause {
+    heading: &'static str,
+    note: &'static str,
+    of: fn(&Setting) -> Option<f64>,
+    /// Makes all settings equal that differ only in this value.
+    remove: fn(Setting) -> Setting,
+    axis: fn(&[f64]) -> Axis,
     /// The place of the value in the words of an item.
-    fn word(self) -> usize {
-        match self {
-            Self::Size => words::SIZE,
-            Self::Depth => words::DEPTH,
-            Self::Rate => words::RATE,
-        }
-    }
+    word: usize,
 }
+
+const SIZE: Cause = Cause {
+    heading: "By size",
+    note: "Each line has results that differ only in their size.",
+    of: |setting| Some(setting.size as f64).filter(|size| *size > 0.0),
+    remove: |setting| Setting { size: 0, ..setting },
+    axis: Axis::sizes,
+    word: words::SIZE,
+};
+
+const DEPTH: Cause = Cause {
+    heading: "By depth",
+    note: "Each line has results that differ only in their depth: the operations in flight on each \
+           connection.",
+    of: |setting| Some(setting.depth.into()).filter(|depth| *depth > 0.0),
+    remove: |setting| Setting {
+        depth: 0,
+        ..setting
+    },
+    axis: Axis::depths,
+    word: words::DEPTH,
+};
+
+const RATE: Cause = Cause {
+    heading: "By rate",
+    note: "Each line has results that differ only in the intended rate of their open loop.",
+    of: |setting| setting.rate.filter(|rate| *rate > 0.0),
+    remove: |setting| Setting {
+        rate: None,
+        ..setting
+    },
+    axis: Axis::rates,
+    word: words::RATE,
+};
 
 /// A figure that depends on a [`Cause`].
 struct Effect {
@@ -167,7 +148,7 @@ pub(super) fn sections(runs: &[Run<'_>]) -> Result<Vec<Section>, Problem> {
     let mut items: Vec<Item<'_>> = runs.iter().flat_map(|run| &run.items).copied().collect();
     items.sort_by(Item::order);
     let mut sections = vec![percentiles(&items)?];
-    for cause in [Cause::Size, Cause::Depth, Cause::Rate] {
+    for cause in [&SIZE, &DEPTH, &RATE] {
         sections.push(by_cause(cause, &items)?);
     }
     sections.retain(|section| !section.panels.is_empty());
@@ -177,26 +158,40 @@ pub(super) fn sections(runs: &[Run<'_>]) -> Result<Vec<Section>, Problem> {
 fn percentiles(items: &[Item<'_>]) -> Result<Section, Problem> {
     let has_curve = |item: &&Item<'_>| !item.entry.curve.is_empty();
     let items: Vec<Item<'_>> = items.iter().filter(has_curve).copied().collect();
-    let groups = match items.len() {
+    let points: Vec<(f64, f64)> = items.iter().flat_map(|item| curve(item).points).collect();
+    let latencies: Vec<f64> = points.iter().map(|point| point.1).collect();
+    let last = points.iter().map(|point| point.0).fold(0.0, f64::max);
+    let (x, y) = (Axis::percentiles(last), Axis::latencies(&latencies));
+    let boxes = match items.len() {
         0..=MOST_LINES => vec![items],
-        _ => by_operation(items, |item| &item.entry.point.setting),
+        _ => boxes(&items, |item| &item.entry.point.setting),
     };
-    let panel = |items: &Vec<Item<'_>>| {
+    let panel = |items: &Vec<Item<'_>>| -> Result<Panel, Problem> {
         let names: Vec<Vec<String>> = items.iter().map(words::of_item).collect();
         let lines: Vec<Line> = items.iter().map(curve).collect();
-        let points = lines.iter().flat_map(|line| &line.points);
-        let latencies: Vec<f64> = points.map(|point| point.1).collect();
-        let (x, y) = (Axis::percentiles(), Axis::latencies(&latencies));
         let (common, own) = words::divide(&names);
         let chart = Chart::new("Latency by percentile", &common, &own, (&x, &y), &lines)?;
-        Panel::new(common, own, vec![chart])
+        let figures = items.iter().map(|item| {
+            let latency = item.entry.point.result.latency;
+            let [p50, p99, most] =
+                [latency.p50, latency.p99, latency.most].map(|ns| Nanos(ns as f64));
+            format!("p50 {p50}, p99 {p99}, most {most}")
+        });
+        let keys = own.into_iter().zip(figures).enumerate();
+        let keys = keys.map(|(line, (text, figures))| Key::new(line, text, figures));
+        Ok(Panel {
+            common,
+            legend: keys.collect::<Result<_, _>>()?,
+            is_single: true,
+            charts: vec![chart],
+        })
     };
-    let groups: Vec<_> = groups.iter().filter(|items| !items.is_empty()).collect();
+    let boxes: Vec<_> = boxes.iter().filter(|items| !items.is_empty()).collect();
     Ok(Section {
-        is_grid: groups.len() > 1,
+        is_grid: boxes.len() > 1,
         heading: "Latency by percentile",
-        note: "A line ends at the last percentile that has an operation beyond it.",
-        panels: groups.into_iter().map(panel).collect::<Result<_, _>>()?,
+        note: "All charts have the same axes. A line ends at the last percentile that has an operation beyond it.",
+        panels: boxes.into_iter().map(panel).collect::<Result<_, _>>()?,
     })
 }
 
@@ -212,29 +207,42 @@ fn curve(item: &Item<'_>) -> Line {
 }
 
 /// The results of a line, which differ in one value.
+#[derive(Clone)]
 struct Series<'a> {
     items: Vec<Item<'a>>,
 }
 
-fn by_cause(cause: Cause, items: &[Item<'_>]) -> Result<Section, Problem> {
+fn by_cause(cause: &Cause, items: &[Item<'_>]) -> Result<Section, Problem> {
     let all = series(cause, items);
-    let groups = by_operation(all, |series| &series.items[0].entry.point.setting);
-    let panels = groups.iter().map(|group| cause_panel(cause, group));
+    // All charts of a figure have the same axes.
+    let axes = EFFECTS.each_ref().map(|effect| {
+        let of = [&[effect.of][..], effect.beside].concat();
+        let lines = of
+            .iter()
+            .flat_map(|of| all.iter().map(|series| line(cause, *of, series)));
+        let points: Vec<(f64, f64)> = lines.flat_map(|line| line.points).collect();
+        let causes: Vec<f64> = points.iter().map(|point| point.0).collect();
+        let values: Vec<f64> = points.iter().map(|point| point.1).collect();
+        let is_there = values.iter().any(|value| *value != 0.0);
+        is_there.then(|| ((cause.axis)(&causes), (effect.axis)(&values)))
+    });
+    let panels = boxes(&all, |series| &series.items[0].entry.point.setting);
+    let panels = panels.iter().map(|group| cause_panel(cause, group, &axes));
     let mut panels = panels.collect::<Result<Vec<_>, _>>()?;
     panels.retain(|panel| !panel.charts.is_empty());
     Ok(Section {
-        heading: cause.heading(),
-        note: cause.note(),
+        heading: cause.heading,
+        note: cause.note,
         is_grid: false,
         panels,
     })
 }
 
 /// All lines that have two points at least.
-fn series<'a>(cause: Cause, items: &[Item<'a>]) -> Vec<Series<'a>> {
-    let has_value = |item: &&Item<'_>| cause.of(&item.entry.point.setting).is_some();
+fn series<'a>(cause: &Cause, items: &[Item<'a>]) -> Vec<Series<'a>> {
+    let has_value = |item: &&Item<'_>| (cause.of)(&item.entry.point.setting).is_some();
     let key = |item: &Item<'_>| {
-        let setting = cause.remove(&item.entry.point.setting);
+        let setting = (cause.remove)(item.entry.point.setting);
         (item.run, item.repeat, setting)
     };
     let mut all: Vec<Series<'a>> = Vec::new();
@@ -249,7 +257,7 @@ fn series<'a>(cause: Cause, items: &[Item<'a>]) -> Vec<Series<'a>> {
     }
     all.retain(|series| series.items.len() > 1);
     for series in &mut all {
-        let value = |item: &Item<'_>| cause.of(&item.entry.point.setting).unwrap_or_default();
+        let value = |item: &Item<'_>| (cause.of)(&item.entry.point.setting).unwrap_or_default();
         series
             .items
             .sort_by(|one, other| value(one).total_cmp(&value(other)));
@@ -257,36 +265,42 @@ fn series<'a>(cause: Cause, items: &[Item<'a>]) -> Vec<Series<'a>> {
     all
 }
 
-fn cause_panel(cause: Cause, group: &[Series<'_>]) -> Result<Panel, Problem> {
+fn cause_panel(
+    cause: &Cause,
+    group: &[Series<'_>],
+    axes: &[Option<(Axis, Axis)>],
+) -> Result<Panel, Problem> {
     let name = |series: &Series<'_>| {
         let mut words = words::of_item(&series.items[0]);
-        words[cause.word()] = String::new();
+        words[cause.word] = String::new();
         words
     };
     let names: Vec<Vec<String>> = group.iter().map(name).collect();
     let (common, own) = words::divide(&names);
     let mut charts = Vec::new();
-    for effect in &EFFECTS {
-        let lines =
-            |of| -> Vec<Line> { group.iter().map(|series| line(cause, of, series)).collect() };
-        let shown = lines(effect.of);
-        let mut all = shown.clone();
-        all.extend(effect.beside.iter().flat_map(|of| lines(*of)));
-        let points = || all.iter().flat_map(|line| &line.points);
-        let causes: Vec<f64> = points().map(|point| point.0).collect();
-        let values: Vec<f64> = points().map(|point| point.1).collect();
-        if values.iter().all(|value| *value == 0.0) {
-            continue;
+    for (effect, axes) in EFFECTS.iter().zip(axes) {
+        let lines: Vec<Line> = group
+            .iter()
+            .map(|series| line(cause, effect.of, series))
+            .collect();
+        if let Some((x, y)) = axes {
+            charts.push(Chart::new(effect.title, &common, &own, (x, y), &lines)?);
         }
-        let (x, y) = (cause.axis(&causes), (effect.axis)(&values));
-        charts.push(Chart::new(effect.title, &common, &own, (&x, &y), &shown)?);
     }
-    Panel::new(common, own, charts)
+    // A single line is named above its charts.
+    let keys = own.into_iter().enumerate().filter(|_| group.len() > 1);
+    let keys = keys.map(|(line, text)| Key::new(line, text, String::new()));
+    Ok(Panel {
+        common,
+        legend: keys.collect::<Result<_, _>>()?,
+        is_single: charts.len() == 1,
+        charts,
+    })
 }
 
-fn line(cause: Cause, of: fn(&Item<'_>) -> Option<f64>, series: &Series<'_>) -> Line {
+fn line(cause: &Cause, of: fn(&Item<'_>) -> Option<f64>, series: &Series<'_>) -> Line {
     let point = |item: &Item<'_>| {
-        let value = cause.of(&item.entry.point.setting)?;
+        let value = (cause.of)(&item.entry.point.setting)?;
         Some((value, of(item)?))
     };
     let points: Vec<(f64, f64)> = series.items.iter().filter_map(point).collect();
@@ -294,74 +308,43 @@ fn line(cause: Cause, of: fn(&Item<'_>) -> Option<f64>, series: &Series<'_>) -> 
     Line { points, marks }
 }
 
-/// Groups of the same operation, each with few enough lines for a chart.
-fn by_operation<T>(all: Vec<T>, setting: impl Fn(&T) -> &Setting) -> Vec<Vec<T>> {
+/// The lines of each box: few enough for a reader. Those that differ only in their size are in one
+/// box, if they can, and no box has several operations.
+fn boxes<T: Clone>(all: &[T], setting: impl Fn(&T) -> &Setting) -> Vec<Vec<T>> {
     let mut groups: Vec<Vec<T>> = Vec::new();
     for one in all {
-        let is_same =
-            |group: &&mut Vec<T>| setting(&group[0]).operation() == setting(&one).operation();
-        match groups.iter_mut().find(is_same) {
-            Some(group) => group.push(one),
-            None => groups.push(vec![one]),
+        let key = |one: &T| (SIZE.remove)(*setting(one));
+        match groups.iter_mut().find(|group| key(&group[0]) == key(one)) {
+            Some(group) => group.push(one.clone()),
+            None => groups.push(vec![one.clone()]),
         }
     }
-    let size = |one: &T| setting(one).size;
-    groups
-        .into_iter()
-        .flat_map(|group| divided(group, size))
-        .collect()
-}
-
-/// Groups that are small enough. Those of the same size stay together, if they can.
-fn divided<T>(group: Vec<T>, size: impl Fn(&T) -> u64) -> Vec<Vec<T>> {
-    let mut blocks: Vec<Vec<T>> = Vec::new();
-    for one in group {
-        match blocks.last_mut() {
-            Some(block) if size(&block[0]) == size(&one) => block.push(one),
-            _ => blocks.push(vec![one]),
+    let mut boxes: Vec<Vec<T>> = Vec::new();
+    for group in groups {
+        let parts = group.len().div_ceil(MOST_LINES);
+        for part in group.chunks(group.len().div_ceil(parts)) {
+            let operation = |one: &T| setting(one).operation();
+            match boxes.last_mut() {
+                Some(last)
+                    if last.len() + part.len() <= MOST_LINES
+                        && operation(&last[0]) == operation(&part[0]) =>
+                {
+                    last.extend_from_slice(part);
+                }
+                _ => boxes.push(part.to_vec()),
+            }
         }
     }
-    let mut groups: Vec<Vec<T>> = Vec::new();
-    for mut block in blocks {
-        match groups.last_mut() {
-            Some(group) if group.len() + block.len() <= MOST_LINES => group.append(&mut block),
-            _ => groups.extend(balanced(block)),
-        }
-    }
-    groups
+    boxes
 }
 
-/// Groups of about the same length.
-fn balanced<T>(mut block: Vec<T>) -> Vec<Vec<T>> {
-    let groups = block.len().div_ceil(MOST_LINES).max(1);
-    let length = block.len().div_ceil(groups).max(1);
-    let mut balanced = Vec::new();
-    while block.len() > length {
-        let rest = block.split_off(length);
-        balanced.push(block);
-        block = rest;
-    }
-    balanced.push(block);
-    balanced
-}
-
-impl Panel {
-    /// A single line is named above its charts.
-    fn new(common: String, own: Vec<String>, charts: Vec<Chart>) -> Result<Self, Problem> {
-        let key = |(line, text)| chart::swatch(line).map(|swatch| Key { swatch, text });
-        let legend = match own.len() {
-            1 => Vec::new(),
-            _ => own
-                .into_iter()
-                .enumerate()
-                .map(key)
-                .collect::<Result<_, _>>()?,
-        };
+impl Key {
+    fn new(line: usize, text: String, figures: String) -> Result<Self, Problem> {
+        let swatch = chart::swatch(line)?;
         Ok(Self {
-            common,
-            legend,
-            is_single: charts.len() == 1,
-            charts,
+            swatch,
+            text,
+            figures,
         })
     }
 }

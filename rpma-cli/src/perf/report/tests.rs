@@ -85,7 +85,6 @@ fn many() -> Vec<Point> {
         }
     }
     points.push(empty(Setting {
-        op: Op::Empty,
         size: 0,
         ..setting()
     }));
@@ -273,9 +272,82 @@ fn no_chart_has_more_lines_than_a_reader_can_tell_apart() {
     }
     let page = page(&points);
     let counts: Vec<usize> = charts(&page).into_iter().map(lines_of).collect();
-    // Each size alone for percentiles, and all sizes for each number of connections.
-    assert_eq!(counts[..6], [8, 7, 8, 7, 8, 7]);
-    assert_eq!(counts[6..], [8, 8, 8, 8, 7, 7, 7, 7]);
+    // The sizes of two numbers of connections for percentiles, and then all sizes on the x axis.
+    assert_eq!(counts[..8], [6, 6, 6, 6, 6, 6, 6, 3]);
+    assert_eq!(counts[8..], [6, 6, 6, 6, 6, 6, 6, 6, 3, 3, 3, 3]);
+}
+
+/// The texts of the ticks of a chart.
+fn ticks(chart: &str) -> Vec<&str> {
+    let texts = chart
+        .split("</text>")
+        .filter_map(|text| text.rsplit_once(">\n"));
+    texts.map(|(_, text)| text.trim()).collect()
+}
+
+/// Promise: charts that a reader compares have one axis, and all sizes of a setting are in one box.
+#[test]
+fn sizes_are_in_one_chart_and_boxes_have_one_axis() {
+    let mut points = Vec::new();
+    for depth in [1, 2, 4] {
+        let sizes = [64, 4096, 65536];
+        points.extend(sizes.map(|size| {
+            point(Setting {
+                size,
+                depth,
+                ..setting()
+            })
+        }));
+    }
+    let page = page(&points);
+    let charts = charts(&page);
+    assert_eq!([lines_of(charts[0]), lines_of(charts[1])], [6, 3]);
+    assert!(!ticks(charts[0]).is_empty());
+    assert_eq!(ticks(charts[0]), ticks(charts[1]));
+    let box_of_depth_4 = page
+        .split("class=\"card panel\"")
+        .nth(2)
+        .expect("two boxes");
+    for size in ["64 B", "4 KiB", "64 KiB"] {
+        let key = format!("<span>{size} ");
+        assert!(box_of_depth_4.contains(&key), "{size}");
+    }
+}
+
+/// Promise: lines differ without their colours: each has its own dashes, which its key shows.
+#[test]
+fn a_legend_is_readable_in_grey() {
+    let page = page(&of_sizes(&[8, 64, 512, 4096, 8192, 65536]));
+    let dashes: Vec<&str> = page
+        .split("stroke-dasharray: ")
+        .skip(1)
+        .filter_map(|rest| rest.split(';').next())
+        .collect();
+    assert_eq!(dashes.len(), 6);
+    for (number, dash) in dashes.iter().enumerate() {
+        assert!(!dashes[..number].contains(dash), "{dash}");
+    }
+    let legend = page
+        .split("<ul class=\"legend\">")
+        .nth(1)
+        .expect("a legend");
+    let legend = legend.split("</ul>").next().expect("its end");
+    for line in 0..6 {
+        assert!(
+            legend.contains(&format!("stroke=\"#FF00{line:02X}\"")),
+            "{line}"
+        );
+    }
+}
+
+/// Promise: beside a chart that is alone stand the figures of its lines, also if there is one line.
+#[test]
+fn a_chart_that_is_alone_has_its_figures_beside_it() {
+    let page = page(&[point(setting())]);
+    assert!(
+        page.contains("<span class=\"soft figures\">p50 "),
+        "no figures"
+    );
 }
 
 #[test]
@@ -294,7 +366,7 @@ fn few_results_of_several_operations_share_a_chart() {
     }
     let page = page(&points);
     assert_eq!(charts(&page).len(), 1);
-    assert!(page.contains(">commit (native, durable, 2 of 3)</span>"));
+    assert!(page.contains(">commit (native, durable, 2 of 3) <span"));
 }
 
 #[test]
@@ -303,7 +375,7 @@ fn equal_settings_of_a_run_are_numbered() {
     second.result.cpu_ns_per_operation = 500.0;
     let page = page(&[point(setting()), second]);
     assert_eq!(sections(&page), ["Latency by percentile"]);
-    assert!(page.contains(">repeat 1</span>") && page.contains(">repeat 2</span>"));
+    assert!(page.contains(">repeat 1 <span") && page.contains(">repeat 2 <span"));
     assert!(page.contains("poll, repeat\u{a0}2"), "in the table");
 }
 
@@ -364,6 +436,7 @@ fn the_table_has_all_figures_of_a_result() {
     for text in [
         "440 k/s".to_owned(),
         "28.2 MB/s".to_owned(),
+        "0.225".to_owned(),
         time(latency.p50),
         time(latency.p90),
         time(latency.p99),

@@ -1,0 +1,400 @@
+//! The facts of a host that a report may have: numbers, and words of closed lists. No name, address,
+//! path or serial number is among them, because a text that has another form is left out.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use super::{Access, Facts, Gid, Interface, Node, Port, RdmaDevice};
+
+/// The facts of `rpma doctor --format json`.
+pub(crate) fn facts(facts: &Facts) -> Value {
+    let position = |name: &String| facts.devices.iter().position(|device| device.name == *name);
+    let file = |node: &Node| {
+        // `null` is the connection manager.
+        json!({
+            "device": node.device.as_ref().and_then(position),
+            "access": match node.access {
+                Access::Usable => "usable",
+                Access::Missing => "missing",
+                Access::Refused(_) => "refused",
+            },
+        })
+    };
+    let pmem = &facts.pmem;
+    json!({
+        "kernel": facts.kernel.as_deref().and_then(version),
+        "rdma_core": facts.rdma_core,
+        "modules": facts.modules,
+        "soft_roce": facts.has_soft_roce,
+        "providers": each(&facts.providers, |name| known(PROVIDERS, name)),
+        "files": each(&facts.nodes, file),
+        "devices": each(&facts.devices, device),
+        "ethernet": facts.ethernet.len(),
+        "locked_memory": facts.locked_memory,
+        "container": facts.container,
+        "dax": each(&pmem.dax, |dax| json!({"state": dax.state, "persistent": dax.is_persistent})),
+        "regions": each(&pmem.regions, |region| json!({
+            "space": region.space,
+            "enabled": region.is_enabled,
+            "read_only": region.is_read_only,
+        })),
+        "namespaces": each(&pmem.namespaces, |namespace| json!({
+            "mode": namespace.mode,
+            "size": namespace.size,
+            "enabled": namespace.is_enabled,
+            "read_only": namespace.is_read_only,
+            "mounted": namespace.mounted.is_some(),
+        })),
+    })
+}
+
+fn each<T, U>(all: &[T], of: impl FnMut(&T) -> U) -> Vec<U> {
+    all.iter().map(of).collect()
+}
+
+fn device(device: &RdmaDevice) -> Value {
+    json!({
+        "name": device_name(&device.name),
+        "driver": driver(device),
+        "pci": device.pci,
+        "node_type": word(NODE_TYPES, &device.node_type),
+        "firmware": device.firmware.as_deref().and_then(version),
+        "board": device.board.as_deref().and_then(board),
+        "ports": each(&device.ports, port),
+    })
+}
+
+fn port(port: &Port) -> Value {
+    json!({
+        "number": port.number,
+        "state": word(STATES, &port.state),
+        "physical": word(PHYSICAL, &port.physical),
+        "link": word(LINKS, &port.link_layer),
+        "rate": port.rate.as_deref().and_then(rate),
+        "gids": each(&port.gids, |gid: &Gid| word(GID_KINDS, &gid.kind)),
+        "interfaces": each(&port.interfaces, |interface: &Interface| json!({
+            "mtu": interface.mtu,
+            "state": word(INTERFACE_STATES, &interface.state),
+            "set_up": interface.is_set_up,
+            "elsewhere": interface.is_elsewhere,
+        })),
+    })
+}
+
+const NODE_TYPES: &str = "CA|switch|router|RNIC|usNIC|usNIC UDP|unspecified";
+const STATES: &str = "NOP|DOWN|INIT|ARMED|ACTIVE|ACTIVE_DEFER";
+const PHYSICAL: &str =
+    "Sleep|Polling|Disabled|PortConfigurationTraining|LinkUp|LinkErrorRecovery|Phy Test";
+pub(crate) const LINKS: &str = "InfiniBand|Ethernet|Unspecified";
+const GID_KINDS: &str = "IB/RoCE v1|RoCE v2";
+const INTERFACE_STATES: &str = "up|down|unknown|dormant|lowerlayerdown|testing";
+/// The drivers of hardware, and the two of software.
+pub(crate) const DRIVERS: &str = "mlx4_core|mlx5_core|bnxt_en|ice|i40e|idpf|cxgb4|qede|hns3|hfi1|ib_qib|be2net|enic|\
+                                  efa|erdma|mana|ionic|vmw_pvrdma|rdma_rxe|siw";
+const PROVIDERS: &str = "mlx4|mlx5|bnxt_re|irdma|cxgb4|qedr|hns|ocrdma|hfi1verbs|ipathverbs|efa|erdma|mana|vmw_pvrdma|\
+                         mthca|rxe|siw";
+
+/// The word of a closed list.
+pub(crate) fn known(list: &'static str, word: &str) -> Option<&'static str> {
+    list.split('|').find(|known| *known == word)
+}
+
+fn word(list: &'static str, text: &Option<String>) -> Option<&'static str> {
+    text.as_deref().and_then(|text| known(list, text))
+}
+
+/// A software device has no hardware, and its transport names its driver.
+pub(crate) fn driver(device: &RdmaDevice) -> Option<&'static str> {
+    match (&device.driver, &device.pci, device.node_type.as_deref()) {
+        (Some(driver), ..) => known(DRIVERS, driver),
+        (None, None, Some("CA")) => Some("rdma_rxe"),
+        (None, None, Some("RNIC")) => Some("siw"),
+        _ => None,
+    }
+}
+
+/// The first three numbers of a version. An address has four.
+pub(crate) fn version(text: &str) -> Option<String> {
+    let numbers = text.split('.').map(|part| {
+        let digits = part.split(|char: char| !char.is_ascii_digit());
+        digits.take(1).next().unwrap_or_default()
+    });
+    let numbers: Vec<&str> = numbers.take(3).collect();
+    let is_number = |number: &&str| (1..=5).contains(&number.len());
+    (numbers.len() > 1 && numbers.iter().all(is_number)).then(|| numbers.join("."))
+}
+
+/// `MT_0000000223` is the kind of a board, and `MT4123` that of its chip.
+pub(crate) fn board(text: &str) -> Option<String> {
+    let digits = text.trim_start_matches(|char: char| char.is_ascii_uppercase());
+    let letters = text.len() - digits.len();
+    let digits = digits.strip_prefix('_').unwrap_or(digits);
+    let is_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let is_kind = digits.len() == 10 && digits.starts_with("0000");
+    let is_chip = text.starts_with("MT") && (4..=5).contains(&digits.len());
+    (is_digits && (2..=3).contains(&letters) && (is_kind || is_chip)).then(|| text.to_owned())
+}
+
+/// `100 Gb/sec (4X EDR)`.
+pub(crate) fn rate(text: &str) -> Option<String> {
+    let (number, _) = text.split_once(" Gb/sec")?;
+    let number: f64 = number
+        .parse()
+        .ok()
+        .filter(|number| (0.0..1e4).contains(number))?;
+    Some(format!("{number} Gb/sec"))
+}
+
+/// A text without the addresses and the paths that it has.
+pub(crate) fn scrubbed(text: &str) -> String {
+    let words = text.split_inclusive(char::is_whitespace);
+    let word = |word: &str| {
+        let bare =
+            word.trim_matches(|char: char| char.is_whitespace() || ",;:.\"'()`".contains(char));
+        match is_private(bare) {
+            true => word.replace(bare, "(left out)"),
+            false => word.to_owned(),
+        }
+    };
+    words.map(word).collect()
+}
+
+/// An address of a network, of hardware or of a port, or an absolute path.
+fn is_private(word: &str) -> bool {
+    let groups = word.split([':', '-']).collect::<Vec<_>>();
+    let is_hexadecimal = |group: &&str| {
+        (2..=4).contains(&group.len()) && group.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let is_hardware = groups.len() >= 4 && groups.iter().all(is_hexadecimal);
+    let is_address = super::parse_address(word).is_some() || word.parse::<SocketAddr>().is_ok();
+    let is_path = word.len() > 1 && word.starts_with('/');
+    is_hardware || is_address || is_path
+}
+
+/// The names that the kernel and systemd give. A rule of udev can put a GUID into a name, and an
+/// operator that of the host.
+pub(crate) fn device_name(name: &str) -> String {
+    let is_kernels = KERNELS.split('|').any(|prefix| is_numbered(name, prefix));
+    if is_kernels || is_of_slot(name) {
+        name.to_owned()
+    } else {
+        "renamed".to_owned()
+    }
+}
+
+const KERNELS: &str = "mlx4_|mlx5_|bnxt_re|irdma|i40iw|cxgb4_|qedr|hns_|hfi1_|qib|ocrdma|usnic_|efa_|erdma_|mana_|\
+                       ionic_|vmw_pvrdma|rxe|siw|strict";
+
+fn is_numbered(name: &str, prefix: &str) -> bool {
+    let number = name.strip_prefix(prefix);
+    number.is_some_and(|number| {
+        (1..=3).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+/// `rocep59s0f1`: letters of the place of the hardware, each with a number.
+fn is_of_slot(name: &str) -> bool {
+    let rest = ["roce", "ib", "iw", "opa"]
+        .iter()
+        .find_map(|kind| name.strip_prefix(kind));
+    let Some(mut rest) = rest.filter(|rest| rest.starts_with(['P', 'p', 'o', 's'])) else {
+        return false;
+    };
+    while let Some(after) = rest.strip_prefix(['P', 'p', 'o', 's', 'f', 'd', 'v']) {
+        let left = after.trim_start_matches(|char: char| char.is_ascii_digit());
+        if !(1..=4).contains(&(after.len() - left.len())) {
+            return false;
+        }
+        rest = left;
+    }
+    rest.is_empty()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::io;
+
+    use super::super::files::tests::tree;
+    use super::*;
+
+    /// Texts of which none may be in a report.
+    pub(crate) const SECRETS: [&str; 9] = [
+        "db7.example.org",
+        "ann",
+        "192.0.2.77",
+        "fd77::abcd:1",
+        "0c:42:a1:77:77:77",
+        "0c42:a103:0077:7777",
+        "MT2033X77777",
+        "/home/ann/pmem",
+        "S77N777777",
+    ];
+
+    /// The files that facts are read from. A name in a path is the secret one as well.
+    const FILES: [&str; 36] = [
+        "proc/sys/kernel/osrelease",
+        "proc/sys/kernel/hostname",
+        "proc/self/maps",
+        "proc/self/limits",
+        "proc/1/environ",
+        "run/systemd/container",
+        "run/host/container-manager",
+        "etc/passwd",
+        "sys/class/infiniband_verbs/uverbs0/ibdev",
+        "sys/class/infiniband/NAME/node_type",
+        "sys/class/infiniband/NAME/node_desc",
+        "sys/class/infiniband/NAME/node_guid",
+        "sys/class/infiniband/NAME/fw_ver",
+        "sys/class/infiniband/NAME/board_id",
+        "sys/class/infiniband/NAME/hca_type",
+        "sys/class/infiniband/NAME/parent",
+        "sys/class/infiniband/NAME/device/vendor",
+        "sys/class/infiniband/NAME/device/device",
+        "sys/class/infiniband/NAME/device/net/NAME",
+        "sys/class/infiniband/NAME/ports/1/state",
+        "sys/class/infiniband/NAME/ports/1/phys_state",
+        "sys/class/infiniband/NAME/ports/1/link_layer",
+        "sys/class/infiniband/NAME/ports/1/rate",
+        "sys/class/infiniband/NAME/ports/1/gids/0",
+        "sys/class/infiniband/NAME/ports/1/gid_attrs/types/0",
+        "sys/class/infiniband/NAME/ports/1/gid_attrs/ndevs/0",
+        "sys/class/net/NAME/mtu",
+        "sys/class/net/NAME/flags",
+        "sys/class/net/NAME/operstate",
+        "sys/class/net/NAME/address",
+        "sys/bus/dax/devices/dax0.0/size",
+        "sys/bus/nd/devices/namespace0.0/mode",
+        "sys/bus/nd/devices/namespace0.0/size",
+        "sys/bus/nd/devices/namespace0.0/holder",
+        "sys/bus/nd/devices/region0/available_size",
+        "sys/bus/nd/devices/region0/read_only",
+    ];
+
+    fn json(facts: &Facts) -> String {
+        super::facts(facts).to_string()
+    }
+
+    /// Promise: no text of a host comes into a report, whichever file has it.
+    #[test]
+    fn names_and_addresses_are_not_published() -> io::Result<()> {
+        for secret in SECRETS {
+            let name = secret.replace('/', "-");
+            let files = FILES.map(|file| (file.replace("NAME", &name), secret));
+            let mut files: Vec<_> = files.iter().map(|(path, text)| (&**path, *text)).collect();
+            let driver = format!("sys/class/infiniband/{name}/device/driver");
+            let target = format!("-> ../drivers/{name}");
+            files.push((&driver, &target));
+            let facts = Facts::read(tree(&files)?.path());
+            assert_eq!(facts.devices.len(), 1);
+            let text = json(&facts);
+            for secret in [secret, &name] {
+                assert!(!text.contains(secret), "{secret} in {text}");
+            }
+        }
+        Ok(())
+    }
+
+    /// The gids of RoCE have the address of the hardware in them.
+    #[test]
+    fn gids_are_not_published() -> io::Result<()> {
+        let port = "sys/class/infiniband/mlx5_0/ports/1";
+        let files = [
+            (
+                format!("{port}/gids/0"),
+                "fe80:0000:0000:0000:0e42:a1ff:fe77:7777",
+            ),
+            (format!("{port}/gid_attrs/types/0"), "RoCE v2"),
+        ];
+        let files: Vec<_> = files.iter().map(|(path, text)| (&**path, *text)).collect();
+        let facts = Facts::read(tree(&files)?.path());
+        assert_eq!(facts.devices[0].ports[0].gids.len(), 1);
+        let text = json(&facts);
+        assert!(text.contains("RoCE v2") && !text.contains("7777"), "{text}");
+        Ok(())
+    }
+
+    #[test]
+    fn a_text_loses_its_addresses_and_paths() {
+        for (text, scrubbed_text) in [
+            (
+                "none of 1: 192.0.2.7:7204: no route",
+                "none of 1: (left out): no route",
+            ),
+            ("by [fd00::2]:7204, then", "by (left out), then"),
+            ("fe80::1%eth0 (10.0.0.1)", "(left out) ((left out))"),
+            (
+                "gid fe80:0000:0000:0000:0e42:a1ff:fe77:7777",
+                "gid (left out)",
+            ),
+            (
+                "guid 0c42:a103:0077:7777, mac 0c:42:a1:77:77:77",
+                "guid (left out), mac (left out)",
+            ),
+            ("/dev/dax0.0 and a/b", "(left out) and a/b"),
+            (
+                "byte 7 of 64 is 0x1f (REM_OP_ERR, 11)",
+                "byte 7 of 64 is 0x1f (REM_OP_ERR, 11)",
+            ),
+        ] {
+            assert_eq!(scrubbed(text), scrubbed_text);
+        }
+    }
+
+    #[test]
+    fn names_of_the_kernel_are_published() {
+        for name in [
+            "mlx5_0",
+            "rxe0",
+            "bnxt_re12",
+            "rocep59s0f1",
+            "ibP2p1s0",
+            "roceo1",
+        ] {
+            assert_eq!(device_name(name), name);
+        }
+        // The form with a GUID, and those of an operator.
+        for name in [
+            "rocex0c42a1777777",
+            "ibx525400c0fe123455",
+            "mlx5_bond_db7",
+            "db7",
+            "rxe",
+            "rxe1234",
+            "rocep",
+        ] {
+            assert_eq!(device_name(name), "renamed", "{name}");
+        }
+    }
+
+    #[test]
+    fn versions_are_three_numbers() {
+        for (text, published) in [
+            ("6.12.118+deb13-amd64", Some("6.12.118")),
+            ("6.1-db7", Some("6.1")),
+            ("20.31.1014", Some("20.31.1014")),
+            ("230.0.157.0", Some("230.0.157")),
+            ("db7.1.2", None),
+            ("777777777777", None),
+            ("", None),
+        ] {
+            assert_eq!(version(text).as_deref(), published, "{text}");
+        }
+    }
+
+    #[test]
+    fn boards_and_rates_have_their_forms() {
+        for (text, is_published) in [
+            ("MT_0000000223", true),
+            ("DEL0000000004", true),
+            ("MT4123", true),
+            ("MT2033X77777", false),
+            ("MT_7777777777", false),
+            ("DB0007", false),
+        ] {
+            assert_eq!(board(text).is_some(), is_published, "{text}");
+        }
+        assert_eq!(rate("2.5 Gb/sec (1X SDR)").as_deref(), Some("2.5 Gb/sec"));
+        assert_eq!(rate("db7 Gb/sec"), None);
+    }
+}

@@ -1,0 +1,169 @@
+//! [`Limit`]: a condition under which a result is bad, such as `p99>20us`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::grid::parse_rate;
+use super::units::Nanos;
+
+/// A quantity, and the value above or below which the result is bad.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Limit {
+    pub(crate) quantity: Quantity,
+    is_above: bool,
+    value: f64,
+    /// As it was given.
+    text: String,
+}
+
+/// A figure of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quantity {
+    Least,
+    Mean,
+    P50,
+    P90,
+    P99,
+    P99_9,
+    P99_99,
+    Most,
+    Rate,
+    GigabitsPerSecond,
+    NotBegun,
+}
+
+/// The names of arguments.
+const QUANTITIES: [(&str, Quantity); 11] = [
+    ("least", Quantity::Least),
+    ("mean", Quantity::Mean),
+    ("p50", Quantity::P50),
+    ("p90", Quantity::P90),
+    ("p99", Quantity::P99),
+    ("p99.9", Quantity::P99_9),
+    ("p99.99", Quantity::P99_99),
+    ("most", Quantity::Most),
+    ("rate", Quantity::Rate),
+    ("gbps", Quantity::GigabitsPerSecond),
+    ("not-begun", Quantity::NotBegun),
+];
+
+impl FromStr for Limit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let at = text.find(['<', '>']);
+        let (name, rest) =
+            text.split_at(at.ok_or("give a quantity, > or <, and a value: p99>20us")?);
+        let known = QUANTITIES.iter().find(|(known, _)| *known == name.trim());
+        let (_, quantity) = known.ok_or_else(|| {
+            let names = QUANTITIES.map(|(name, _)| name).join(", ");
+            format!("{name:?} is no quantity: they are {names}")
+        })?;
+        let (is_above, value) = (rest.starts_with('>'), rest[1..].trim());
+        let value = match quantity {
+            Quantity::Rate => parse_rate(value)?,
+            Quantity::GigabitsPerSecond | Quantity::NotBegun => number(value)?,
+            _ => parse_nanos(value)?,
+        };
+        Ok(Self {
+            quantity: *quantity,
+            is_above,
+            value,
+            text: text.to_owned(),
+        })
+    }
+}
+
+/// A time with its unit, in nanoseconds.
+fn parse_nanos(text: &str) -> Result<f64, String> {
+    let units = [
+        ("ns", 1.0),
+        ("us", 1e3),
+        ("µs", 1e3),
+        ("ms", 1e6),
+        ("s", 1e9),
+    ];
+    let with_unit = units
+        .iter()
+        .find_map(|(unit, nanos)| Some((text.strip_suffix(unit)?, nanos)));
+    let (digits, nanos) =
+        with_unit.ok_or_else(|| format!("{text:?} has no unit: give ns, us, ms or s"))?;
+    Ok(number(digits)? * nanos)
+}
+
+fn number(text: &str) -> Result<f64, String> {
+    let number = text.trim().parse::<f64>().ok();
+    number
+        .filter(|number| number.is_finite() && *number >= 0.0)
+        .ok_or_else(|| format!("{text:?} is no number"))
+}
+
+impl Limit {
+    /// Why a result with this figure is bad. `None` if it is good.
+    pub(crate) fn fault(&self, figure: f64) -> Option<String> {
+        let is_bad = if self.is_above {
+            figure > self.value
+        } else {
+            figure < self.value
+        };
+        let figure = match self.quantity {
+            Quantity::Rate | Quantity::GigabitsPerSecond | Quantity::NotBegun => {
+                format!("{figure:.3}")
+            }
+            _ => Nanos(figure).to_string(),
+        };
+        is_bad.then(|| format!("failed: {self} (it is {figure})"))
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(limit: &str, figure: f64) -> Option<String> {
+        limit.parse::<Limit>().expect(limit).fault(figure)
+    }
+
+    #[test]
+    fn a_figure_beyond_its_limit_is_bad() {
+        for (limit, bad, good) in [
+            ("p99>20us", 20_001.0, 20_000.0),
+            ("p99.9 > 1.5ms", 1.6e6, 1.5e6),
+            ("least<800ns", 799.0, 800.0),
+            ("most>2s", 2.1e9, 0.0),
+            ("rate<10k", 9_999.0, 10_000.0),
+            ("gbps<90", 89.9, 90.0),
+            ("not-begun>0", 1.0, 0.0),
+        ] {
+            assert!(fault(limit, bad).is_some(), "{limit}");
+            assert_eq!(fault(limit, good), None, "{limit}");
+        }
+        let text = fault("p99>20us", 25_000.0);
+        assert_eq!(text.as_deref(), Some("failed: p99>20us (it is 25.0 µs)"));
+    }
+
+    #[test]
+    fn a_wrong_limit_is_refused_with_what_there_is() {
+        for (text, words) in [
+            ("", "p99>20us"),
+            ("p99=20us", "> or <"),
+            ("p98>20us", "they are least, mean, p50"),
+            (">20us", "no quantity"),
+            ("p99>20", "give ns, us, ms or s"),
+            ("p99>us", "no number"),
+            ("p99>-1us", "no number"),
+            ("p99>nanus", "no number"),
+            ("rate<0", "not possible"),
+            ("gbps<x", "no number"),
+        ] {
+            let error = text.parse::<Limit>().expect_err(text);
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+}
