@@ -373,14 +373,20 @@ fn a_port_of_ethernet_has_the_remedy_of_its_interface() {
                       show ACTIVE";
     let set_up =
         "as root: ip link set ens1 up. If `rdma link` does not show ACTIVE then, connect the cable";
+    let is_up =
+        "ens1 is up, and the port is not: look for the cause in the kernel's log, as root: dmesg";
     for (kind, gids) in [("1: CA", ", no gid"), ("4: RNIC", "")] {
         let port = [("state", "1: DOWN"), ("link_layer", "Ethernet")];
         let of =
             |device: &str| self::device(device, &[("node_type", kind), ("parent", "ens1")], &port);
-        for (flags, remedy) in [("0x1003", no_carrier), ("0x1002", set_up)] {
+        for (flags, state, remedy) in [
+            ("0x1003", "down", no_carrier),
+            ("0x1002", "down", set_up),
+            ("0x1003", "up", is_up),
+        ] {
             let net = [
                 ("sys/class/net/ens1/flags", flags),
-                ("sys/class/net/ens1/operstate", "down"),
+                ("sys/class/net/ens1/operstate", state),
             ];
             let lines = with_devices(&[], &[of("x0")], &net);
             let line = lines
@@ -388,7 +394,7 @@ fn a_port_of_ethernet_has_the_remedy_of_its_interface() {
                 .position(|line| line.starts_with("BAD     RDMA device: x0"));
             let line = &lines[line.expect("a finding")];
             assert!(
-                line.ends_with(&format!("port 1 is DOWN, Ethernet, ens1 down{gids}")),
+                line.ends_with(&format!("port 1 is DOWN, Ethernet, ens1 {state}{gids}")),
                 "{line}"
             );
             finds(&lines, line, remedy);

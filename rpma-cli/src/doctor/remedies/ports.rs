@@ -23,6 +23,9 @@ pub(in crate::doctor) fn inactive(device: &RdmaDevice, container: Option<Contain
     }
     match port.interfaces.first() {
         Some(interface) if interface.is_elsewhere => elsewhere(interface, container),
+        Some(Interface { name, state, .. }) if state.as_deref() == Some("up") => {
+            format!("{name} is up, and the port is not: {LOG}")
+        }
         Some(Interface {
             name,
             is_set_up: Some(true),
