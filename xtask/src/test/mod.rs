@@ -64,7 +64,8 @@ impl Options {
 const CLIPPY: &str = "clippy --locked --all-targets --workspace --features rpma-examples/device";
 
 /// That side: the code that is compiled with the simulated fabric in the libraries' place.
-const SIM: &str = "--workspace --no-default-features --features rpma-examples/sim,rpma-cli/sim";
+const SIM: &str =
+    "--workspace --no-default-features --features rpma-examples/sim,rpma-cli/sim,rpma-scenes/sim";
 /// The features of rpma-async that only dependants with tests turn on.
 const RUNTIMES: &str = "--features rpma-async/tokio,rpma-async/async-io";
 const TEST: &str = "test --locked --no-fail-fast --workspace";
