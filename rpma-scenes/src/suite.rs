@@ -48,12 +48,12 @@ impl<S: Subject> Suite<S> {
         Self {
             subject: Arc::new(subject),
             kinds: SHORT.to_vec(),
-            scene: std::env::var(SCENE).ok(),
+            scene: std::env::var(SCENE).ok().filter(|name| !name.is_empty()),
             is_long: std::env::var(LONG).is_ok_and(|value| value == "long"),
         }
     }
 
-    /// The scenes on hosts of this kind.
+    /// The scenes only on hosts of this kind, in the place of those before.
     pub fn on(mut self, profile: &Profile, platform: Platform) -> Self {
         self.kinds = vec![(profile.clone(), platform)];
         self
