@@ -15,7 +15,8 @@
 //!
 //! A whole log under the suite, which needs both of its servers:
 //!
-//! ```no_run
+#![cfg_attr(feature = "sim", doc = "```no_run")]
+#![cfg_attr(not(feature = "sim"), doc = "```text")]
 #![doc = include_str!("../examples/small-log.rs")]
 //! ```
 //!
