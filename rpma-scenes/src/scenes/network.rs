@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Scene;
 use crate::stage::Stage;
 use crate::subject::Ability::{GoesOn, Returns, Shares, Truncates};
-use crate::subject::{Shape, Subject};
+use crate::subject::{Appended, Shape, Subject};
 use crate::world::RETURNS;
 
 const SHORT: usize = Shape::LEAST_LONGEST;
@@ -65,9 +65,19 @@ fn late_answer<S: Subject>(stage: &Stage<S>) {
         let writer = world.begun().await;
         let blocked = &world.all()[world.few()..];
         blocked.iter().for_each(|n| world.link_back(*n).block());
-        let _any = writer.try_append(SHORT).await;
+        let late = writer.try_append(SHORT).await;
         blocked.iter().for_each(|n| world.link_back(*n).heal());
         world.sleep(RETURNS).await;
+        let is_unknown = matches!(late, Appended::Unknown(_));
+        let writer = match writer.try_append(SHORT).await {
+            // It does not append behind a record of which it does not know.
+            Appended::Refused(_) if is_unknown => {
+                drop(writer);
+                world.kill_writers(world.client());
+                world.open().await
+            }
+            _ => writer,
+        };
         writer.append(SHORT).await;
         writer.check().await;
         drop(writer);
