@@ -1,12 +1,28 @@
 //! The remedies for ports and their network interfaces, by their states.
 
 use super::{LOG, give_network};
-use crate::facts::{Container, Interface, RdmaDevice};
+use crate::facts::{Container, Interface, Port, RdmaDevice};
 
-/// For a device without an active port: the first port that can become active.
+/// The port that becomes active by the least work: its network needs a manager, or it is off. A cable is
+/// more.
+fn nearest(device: &RdmaDevice) -> Option<&Port> {
+    let work = |port: &&Port| {
+        let mut interfaces = port.interfaces.iter();
+        let is_off = interfaces.any(|of| !of.is_elsewhere && of.is_set_up == Some(false));
+        match (port.state.as_deref(), port.physical.as_deref()) {
+            (Some("INIT" | "ARMED"), _) => 0,
+            (_, Some("Disabled")) => 1,
+            _ if is_off => 1,
+            _ => 2,
+        }
+    };
+    device.ports.iter().min_by_key(work)
+}
+
+/// For a device without an active port.
 pub(in crate::doctor) fn inactive(device: &RdmaDevice, container: Option<Container>) -> String {
     let is_infiniband = |link: &Option<String>| link.as_deref() == Some("InfiniBand");
-    let Some(port) = device.ports.first() else {
+    let Some(port) = nearest(device) else {
         return LOG.into();
     };
     if is_infiniband(&port.link_layer) {

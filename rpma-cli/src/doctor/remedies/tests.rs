@@ -102,3 +102,60 @@ fn a_device_needs_the_provider_of_its_driver() {
         );
     }
 }
+
+/// Promise: of several ports the one counts that needs no cable.
+#[test]
+fn a_port_that_needs_no_cable_comes_first() {
+    let infiniband = |number, state: &str, physical: &str| Port {
+        number,
+        state: Some(state.into()),
+        physical: Some(physical.into()),
+        link_layer: Some("InfiniBand".into()),
+        ..Port::default()
+    };
+    let ethernet = |name: &str, is_set_up| Port {
+        state: Some("DOWN".into()),
+        link_layer: Some("Ethernet".into()),
+        interfaces: vec![Interface {
+            name: name.into(),
+            state: Some("down".into()),
+            is_set_up: Some(is_set_up),
+            ..Interface::default()
+        }],
+        ..Port::default()
+    };
+    let unplugged = infiniband(1, "DOWN", "Polling");
+    for (second, remedy) in [
+        (
+            infiniband(2, "INIT", "LinkUp"),
+            "the cable is connected: run a subnet manager",
+        ),
+        (
+            infiniband(2, "DOWN", "Disabled"),
+            "as root: ibportstate -C mlx5_3 -D 0 2 enable",
+        ),
+        (infiniband(2, "DOWN", "Polling"), "connect the cable"),
+    ] {
+        let ports = vec![unplugged.clone(), second];
+        let found = inactive(
+            &RdmaDevice {
+                ports,
+                ..device(None, "mlx5_core")
+            },
+            None,
+        );
+        assert!(found.starts_with(remedy), "{found}");
+    }
+    let ports = vec![ethernet("ens1f0", true), ethernet("ens1f1", false)];
+    let found = inactive(
+        &RdmaDevice {
+            ports,
+            ..device(None, "mlx5_core")
+        },
+        None,
+    );
+    assert!(
+        found.starts_with("as root: ip link set ens1f1 up"),
+        "{found}"
+    );
+}
