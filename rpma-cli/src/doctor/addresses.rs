@@ -255,9 +255,19 @@ fn refused(exam: &Exam<'_>, target: &str, error: &rpma::Error) -> Finding {
     let reason = remedies::reason(error);
     let found =
         format!("{target} is an address of this host, and leads to no RDMA device ({reason})");
-    let remedy = match unusable_node(&exam.host.facts, None) {
-        Some(node) => remedies::refused_node(&node.path, exam.host.facts.container),
-        None => remedies::other_address(&leading(exam)),
+    let facts = &exam.host.facts;
+    // Of several devices nobody knows to which one the address leads.
+    let missing = match &facts.devices[..] {
+        [device] => facts.missing_provider(device),
+        _ => None,
+    };
+    let (found, remedy) = match (unusable_node(facts, None), missing) {
+        (Some(node), _) => (found, remedies::refused_node(&node.path, facts.container)),
+        (None, Some(provider)) => (
+            format!("{found}: rdma-core has no provider {provider} here"),
+            remedies::PROVIDERS.into(),
+        ),
+        (None, None) => (found, remedies::other_address(&leading(exam))),
     };
     Finding::bad(CHECK, found, remedy)
 }

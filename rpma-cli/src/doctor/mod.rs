@@ -163,9 +163,10 @@ impl Exam<'_> {
 
     /// The remedy for memory that is not persistent or not there.
     fn other_memory(&self) -> String {
+        // A target that was refused would be refused again.
         let doctor = match &self.target {
-            Some(target) => format!("rpma doctor {target} --memory"),
-            None => "rpma doctor --memory".into(),
+            Some(target) if !self.devices.is_empty() => format!("rpma doctor {target} --memory"),
+            _ => "rpma doctor --memory".into(),
         };
         let failed = self.args.memory.as_deref().and_then(Path::to_str);
         let other = remedies::other_memory(&self.host.facts, &doctor, failed);

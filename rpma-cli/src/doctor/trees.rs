@@ -102,6 +102,25 @@ fn system_ram_is_no_memory_for_programs() {
     );
 }
 
+/// A target that was refused would be refused in the next command as well.
+#[test]
+fn a_refused_target_is_in_no_remedy() -> io::Result<()> {
+    let lines = diagnose(&["127.0.0.1"], &[DEVDAX])?;
+    let remedies: Vec<_> = lines
+        .iter()
+        .filter_map(|line| line.trim_start().strip_prefix("-> "))
+        .collect();
+    assert!(
+        remedies.contains(&"rpma doctor --memory /dev/dax0.0"),
+        "{lines:#?}"
+    );
+    assert!(
+        !remedies.iter().any(|remedy| remedy.contains("127.0.0.1")),
+        "{lines:#?}"
+    );
+    Ok(())
+}
+
 /// Memory of high bandwidth, which loses its data with the power.
 #[test]
 fn volatile_memory_is_not_recommended() {
