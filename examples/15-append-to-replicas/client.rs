@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use rpma::{Device, FlushType, MrRemote, MrUsage, Peer, PeerCfg, RemoteSlice, Side};
+use rpma::{FlushType, MrRemote, MrUsage, Peer, PeerCfg, RemoteSlice};
 use rpma_async::{Conn, Frozen, Op, Pool, Reactor, Setup, Sources};
 use tokio::runtime::Builder;
 use tokio::time::timeout;
@@ -38,9 +38,9 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
 }
 
 async fn append_all(first: SocketAddr, second: SocketAddr, words: &[String]) -> Result<()> {
-    // The device through which the servers are reached, and a peer on it: with that this program
-    // registers memory. The reactor makes connections.
-    let peer = Peer::new(&Device::from_socket_addr(first, Side::Remote)?)?;
+    // A peer on the device through which the servers are reached: with that this program registers
+    // memory. The reactor makes connections.
+    let peer = Peer::toward_any(&[first, second])?;
     let reactor = Reactor::spawn(&peer)?;
     let pool = Pool::new(&peer, WORD_SIZE, 2)?;
 

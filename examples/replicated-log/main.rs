@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser};
+use rpma::Peer;
 use rpma::commit::Method;
 use rpma::pmem::Ddio;
-use rpma::{Device, Peer, Side};
 use rpma_async::Reactor;
 use rpma_log::{Fault, Log, LogCfg, LogError, ServerCfg, blocking};
 
@@ -149,12 +149,7 @@ impl Writer {
 
     /// The domain of trust of a client. Its device reaches a server that is up.
     fn peer(&self) -> Result<Peer, LogError> {
-        let mut devices = self.servers.iter().map(|addr| {
-            let device = Device::from_socket_addr(*addr, Side::Remote)?;
-            Peer::new(&device)
-        });
-        let first = devices.next().expect("an address");
-        Ok(devices.fold(first, |peer, other| peer.or(other))?)
+        Ok(Peer::toward_any(&self.servers)?)
     }
 
     /// Runs with the log; with `--take-over` again, with a higher epoch, if another one has it.

@@ -99,7 +99,8 @@ impl Log {
     /// of N - K + 1 of them. Each record that it finds is durable on K servers under the new epoch
     /// when the call returns. The other servers get the records that they have missed, also later.
     ///
-    /// The log's work runs as [`Reactor::run`] does: as tasks of tokio, or on threads.
+    /// The log's work runs as [`Reactor::run`] does: as tasks of tokio, or on threads. The reactor's
+    /// `Peer` is one of the device that leads to the servers ([`rpma::Peer::toward_any`]).
     ///
     /// # Cancel safety
     ///

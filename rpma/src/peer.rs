@@ -4,9 +4,10 @@
 //! connections hold it; the domain is freed after the last of them.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::address::Side;
+use crate::address::{self, Side};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::verbs::{
@@ -95,6 +96,30 @@ impl Peer {
     /// As [`Device::from_addr`] and [`new`](Self::new).
     pub fn toward(addr: &str) -> Result<Self> {
         Self::new(&Device::from_addr(addr, Side::Remote)?)
+    }
+
+    /// Makes the `Peer` on the device of this host through which one of `addrs` is reached: a
+    /// client of several servers begins with it, because some of them may be down. The first
+    /// address that is reached counts, and each that is not takes up to 1 s. Ports are ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for no address, or a wildcard among them. If none is reached, the
+    /// error of the last, as [`Device::from_socket_addr`] returns it. [`Error::Provider`] as
+    /// [`new`](Self::new).
+    pub fn toward_any(addrs: &[SocketAddr]) -> Result<Self> {
+        for addr in addrs {
+            address::usable(*addr)?;
+        }
+        let mut result = Err(Error::invalid("no address of a server is given"));
+        for addr in addrs {
+            result = Device::from_socket_addr(*addr, Side::Remote);
+            match &result {
+                Ok(_) => break,
+                Err(error) => log::debug!("no device leads to {addr}: {error}"),
+            }
+        }
+        Self::new(&result?)
     }
 
     /// Returns the name of the device.

@@ -1,6 +1,7 @@
 //! The promises of `rpma::sim` to those who write tests with it.
 
 use std::mem;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use rpma::sim::{Entered, Errno, sweep};
@@ -221,6 +222,29 @@ fn a_sweep_has_every_fault() {
         // It tells too early.
         panic_of(|| sweep(&profile, |fabric| drop(write_once(fabric, false))));
     }
+}
+
+/// Promise: a client of several servers gets its peer while one of them is up. Bad addresses are
+/// refused before one is tried.
+#[test]
+fn a_peer_leads_to_the_server_that_is_up() -> Result {
+    let (_fabric, [client, down, up]) = Rig::strict().seed(1).hosts(["client", "down", "up"]);
+    let addr = |host: &Host| SocketAddr::from((host.addr(), 7204));
+    down.power_cut();
+    let _on_client = client.enter();
+    let gone = Peer::toward_any(&[addr(&down)]).expect_err("no server is up");
+    assert!(gone.raw_os_error().is_some(), "{gone}");
+    let peer = Peer::toward_any(&[addr(&down), addr(&up)])?;
+    assert_eq!(
+        peer.get_device_name(),
+        Peer::toward(&up.addr().to_string())?.get_device_name()
+    );
+    let wildcard = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7204));
+    for addrs in [&[][..], &[addr(&up), wildcard]] {
+        let refused = Peer::toward_any(addrs).expect_err("refused");
+        assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
+    }
+    Ok(())
 }
 
 /// Opens a device, and makes bytes of mapped memory durable with a region of it.
