@@ -38,8 +38,9 @@ const SPARE: (u8, &str, &str) = (1, "10.77.0.1:7213", "3");
 const LOGS: &str = "64";
 /// For acknowledgements after a boot, on a host that does other things as well.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// The limit of a writer's calls that must not fail, and that of calls that do.
-const LONG: &str = "300";
+/// The limit of a writer's calls that must not fail, and that of calls that do. An append waits a
+/// quarter of it for a host that boots: [`PATIENCE`].
+const LONG: &str = "1200";
 const SHORT: &str = "10";
 /// The methods that survive lost packets on soft-RoCE.
 const METHODS: [&str; 2] = [READING, SERVER];
