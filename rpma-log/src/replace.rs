@@ -35,7 +35,8 @@ impl Log {
     ///
     /// The old server may be gone. If it is there, it gets no more commits from the moment at which
     /// the new one counts, and is told that it was replaced. K servers of the log have to be there,
-    /// and one change goes on at a time. N and K stay.
+    /// and one change goes on at a time. N and K stay. The limit ([`LogCfg::set_limit`]) is one of each
+    /// step towards the new server: the copy of a long log takes longer.
     ///
     /// # Cancel safety
     ///
