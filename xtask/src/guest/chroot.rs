@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 
 use super::Guest;
 use crate::host::{self, Toolchain, Workspace};
+use crate::process::output;
 
 /// Where the rdma-core 44 headers lie in the root.
 const RDMA_CORE_44: &str = "/opt/rdma-core-44";
@@ -122,6 +123,38 @@ impl Headers {
         fs::write(&marker, identity)?;
         Ok(name)
     }
+}
+
+/// Copies the compiled dependencies of the native build for that against rdma-core 44, if this one
+/// has not begun. No dependency reads rdma-core's headers, and compiling all of them once more takes
+/// a minute of two processors.
+pub(crate) fn lend_dependencies(workspace: &Workspace) -> Result<()> {
+    let target = workspace.root().join("target");
+    let (from, to) = (target.join("guest/debug"), target.join("guest-44/debug"));
+    if to.exists() || !from.exists() {
+        return Ok(());
+    }
+    // Cargo writes a fingerprint after the files that it is of. So a build beside us lends no part.
+    for part in [".fingerprint", "build", "deps"] {
+        let (from, to) = (from.join(part), to.join(part));
+        fs::create_dir_all(&to)?;
+        let mut copy = Command::new("cp");
+        copy.arg("-a").arg("-t").arg(&to);
+        for entry in fs::read_dir(&from)? {
+            let name = entry?.file_name();
+            if is_of_dependency(&name.to_string_lossy(), part) {
+                copy.arg(from.join(name));
+            }
+        }
+        output(&mut copy)?;
+    }
+    Ok(())
+}
+
+/// Whether it is of none of our packages, and no program.
+fn is_of_dependency(file: &str, part: &str) -> bool {
+    let name = file.strip_prefix("lib").unwrap_or(file);
+    !name.starts_with("rpma") && (part != "deps" || file.contains('.'))
 }
 
 /// `cargo` inside the guest's root, in the clone, with the host's Rust toolchain and without a

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use rustix::process::nice;
 
-use crate::guest::chroot::Headers;
+use crate::guest::chroot::{self, Headers};
 use crate::host::Workspace;
 use crate::lab::Lab;
 use crate::progress::times;
@@ -265,6 +265,7 @@ fn on_host<'a>(
     host_checks(&mut report, workspace)?;
     if let Some(mut of_guest) = of_guest {
         report.check("guest: clippy", &mut of_guest.clippy)?;
+        chroot::lend_dependencies(workspace)?;
         let is_built = check_all(&mut report, of_guest.builds_of_44)?;
         // Nobody asks if the guest does not answer.
         let _ = built_44.send(is_built);
