@@ -4,6 +4,9 @@
 # that takes longer than RPMA_TEST_LIMIT seconds, or that takes its program down, is named and has
 # failed, and the others go on in a new process.
 #
+# nextest has a process and a limit for each test as well. But it takes minutes to compile where it
+# is missing, and under emulation a process for each of 300 tests takes longer than it saves.
+#
 # RPMA_GUEST is the command that runs a line of shell in the guest; without it the device is here.
 #
 # Besides libtest's own lines xtask reads these: "tests listed: N", "test NAME ... FAILED (why)", and

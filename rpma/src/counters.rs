@@ -1,3 +1,6 @@
+//!
+//! No number is taken back, not even the bytes of a post that the device has refused: a monitoring
+//! system takes a smaller value for a restart.
 //! [`Counters`]: what a connection has done so far, in numbers, for a program's monitoring.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,6 @@
+//!
+//! The program's own `op_context` cannot be that name, because it need not be unique: after a
+//! time-out, an older operation with the same number could end the wait for a newer one.
 //! [`Posted`]: the name of one posted operation, by which a wait finds its completion.
 
 use std::fmt;

@@ -3,6 +3,14 @@
 //! A block is free, or has one holder that may write ([`Exclusive`]), or holders that only read
 //! ([`Common`]), which are counted. A device that works on a block is a holder: the operation
 //! keeps the program's share until it is complete.
+//!
+//! Memory that a device may write to has no Rust references elsewhere. Here they are sound:
+//!
+//! * No peer has a right to a pool's memory ([`Region`]).
+//! * The device touches a block only for an operation that names it, and that operation is a
+//!   holder. The program has the block again after the last completion, and the pool after the
+//!   queue pair is destroyed. A block of a queue pair that cannot be destroyed is leaked.
+//! * A block keeps its region registered, and the region owns the memory.
 
 use std::fmt;
 use std::ptr::NonNull;

@@ -2,6 +2,9 @@
 //!
 //! Each is checked when it is added, as a single one is, and written down. No lock is held
 //! meanwhile. Posting numbers them, under one hold of the send queue's lock.
+//!
+//! `ibv_wr_start` could be called when the batch is made, and each operation go to the device at
+//! once. But a batch that is forgotten would hold the provider's lock for ever.
 
 use std::fmt;
 

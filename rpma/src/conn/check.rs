@@ -1,6 +1,27 @@
 //! The check of each operation, single or in a batch: there is one. The usual operation takes a few
 //! comparisons. What is wrong with another one is a [`Fault`], and its text is made in a cold
 //! function.
+//!
+//! A second path for usual operations saved 12 instructions of a write and 29 of a native flush,
+//! and checked everything twice. It is gone. These rules keep the one path nearly as cheap; the
+//! numbers are instructions of a write:
+//!
+//! * A result is in two registers: its error is a number or a box. An error that is written
+//!   through a pointer keeps the whole result in memory (20).
+//! * A cold exit never returns into the main path, which would keep its values in pushed registers
+//!   over the call (10 to 16). So a fault is a value. And a post that finds the lock held, or no
+//!   entries, is done again by another function, which waits.
+//! * "Busy" is the absence of a result, and no error.
+//! * The closure that posts captures nothing but the queue pair (7).
+//! * A request is made where it stays: [`Sink::add`](super::sink::Sink::add) gets its maker.
+//! * A local slice has its usage, its peer's number and the upper half of its length in one word
+//!   ([`Tag`]). So one comparison makes three checks.
+//! * A poster reads the consumer index only when its cached copy shows too little room, because
+//!   that index is in another core's cache. It does not ask whether the connection has ended: the
+//!   end takes the lock, and leaves no room.
+//! * A gather writes its parts while it checks them. Two loops cost 14 more.
+//! * The usual commit has a condition of its own ([`super::short`]). Through the checks of its
+//!   operations it would cost 295 in place of 224.
 
 use std::slice;
 use std::sync::PoisonError;

@@ -1,13 +1,17 @@
 //! The keep-alive of a connection ([`ConnCfg::set_keep_alive`]): notices when the host of a peer is
 //! gone.
 //!
-//! It has no thread and no descriptor. A call that waits for the connection, or the program, asks
-//! it whether something is due, after the queues were polled. [`Rule`] decides from the time and
-//! the [`Signs`] alone. The rest of this file carries its decisions out.
+//! It has no thread and no descriptor, because a timerfd would not stand still with a simulated
+//! clock. A call that waits for the connection, or the program, asks it whether something is due,
+//! after the queues were polled. [`Rule`] decides from the time and the [`Signs`] alone. The rest
+//! of this file carries its decisions out.
 //!
 //! The end has two steps. First the queue pair goes to the error state, so that everything in
 //! flight completes. When these completions have been polled, or after a second, the event of the
 //! end is kept for the calls that return events. So a program gets the completions first.
+//!
+//! The signs of life are the numbers of the last completions in the two queues, which the rings
+//! have in any case. So the data path has no work for a keep-alive.
 //!
 //! [`ConnCfg::set_keep_alive`]: crate::ConnCfg::set_keep_alive
 
@@ -40,7 +44,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// | the end | 4 to 5 | 12/16 to 15/16 |
 ///
 /// So the answer to a probe may take 9/16 of D, and a pause of D/2 ends no connection. The rest up
-/// to D is for a thread that runs late.
+/// to D is for a thread that runs late. With steps of D/4, a pause of D/2 would end at the moment
+/// of the last look.
 ///
 /// The last two looks decide, and lie a step apart. An answer that was here already, because this
 /// host or the program stood still, is found between them. If the last look itself comes a step too

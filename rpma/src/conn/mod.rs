@@ -820,7 +820,8 @@ impl Conn {
     }
 
     /// Disconnects a connection that has ended or failed, unless this side has done so: the device
-    /// flushes the operations in flight, and the peer learns of a failure.
+    /// flushes the operations in flight, and the peer learns of a failure. Otherwise the device
+    /// would repeat requests until its retries end, and they would hold source memory until then.
     #[cold]
     pub(crate) fn answer_end(&self) {
         if self.queues.slots.has_disconnected() {

@@ -3,6 +3,10 @@
 //! The order of [`Server::admit`] is the promise of this module. Everything is checked before
 //! anything changes. The old connection is cut off before the identity is kept. The identity is
 //! durable before the client is accepted. A client that fails a check has no queues at any time.
+//!
+//! If the identity were kept first, a cut-off that fails would leave an epoch whose writer was
+//! never accepted. If the client were accepted before both, two writers would have one key, or a
+//! loss of power would admit the earlier one again.
 
 use std::sync::Arc;
 

@@ -2,6 +2,9 @@
 //!
 //! The request is shared with the server, which rejects it after the limit for answers. The side
 //! that takes it out answers it. The server's side is weak, so that dropping an [`Asked`] rejects.
+//!
+//! The question is a value, and no closure of the program is called. So the program may answer
+//! later, or in another thread, and a panic of its answer is in its own code.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -14,6 +14,9 @@
 //! An end has an order: its cause is noted, then the time, then the state changes, and at last the
 //! rings end. So a thread that finds the connection over finds the cause and the time as well.
 //!
+//! Posts are refused before the connection is open, because on soft-RoCE a request that is posted
+//! too early fails, but stays in the queue and is sent later.
+//!
 //! A post ([`Ring::post`]) asks for the state only where it looks for entries, under the lock of
 //! its ring. Markers are posted in each state.
 //!

@@ -2,6 +2,8 @@
 //! so that free entries are on a list. One that the device has taken and never completes stays
 //! taken. [`Pool::kept`] counts those: a connection that has ended keeps at most one entry, and
 //! only one that was posted before its end.
+//!
+//! An entry that counted as free too early could lose a completion.
 
 use std::fmt;
 

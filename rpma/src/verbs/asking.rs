@@ -9,6 +9,10 @@
 //! An adapter connects by itself, and the kernel reports a failure as an event (`cma_iw_handler` in
 //! drivers/infiniband/core/cma.c). A failure of the call that has the same reason becomes the same
 //! event here. It has no descriptor, so the id has one that joins its channel's and an eventfd.
+//!
+//! The thread is here, below `ConnReq::connect`, so that this call waits on no transport. Threads
+//! in its callers, each with a state of its own, would leave the wait in all other programs that
+//! call it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! The timers of a wait: turns of members that come without an event.
+//!
+//! They are no timerfd: that would not stand still with a simulated clock.
 
 use std::os::fd::AsFd;
 

@@ -1,5 +1,13 @@
 //! [`SharedReplicas`]: a set of many threads. One of those that wait sleeps for all of them
 //! ([`lookout`](crate::commit::lookout)).
+//!
+//! A sleep holds the connections and nothing else of the set. So a replica can be added or set
+//! aside meanwhile, and [`SharedReplicas::set_aside`] deletes its queue pair after the last sleep
+//! with its connection. No descriptor wakes a sleep for that, because each ends after 50 ms.
+//!
+//! [`SharedReplicas::commit`] takes bytes and no [`Record`]: a record that a program fills borrows
+//! the ring, and so the lock. Threads that wait for room are all woken, and none of them gets it
+//! reserved: a thread that leaves would have to give it back.
 
 use std::convert::Infallible;
 use std::fmt;
