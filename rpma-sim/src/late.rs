@@ -5,6 +5,9 @@
 //! wait here. They become visible in any order, except that writes to the same bytes keep theirs.
 //! Something that the same queue pair sends after them brings them all: a read, a flush of their
 //! range, a message, immediate data, a native atomic write.
+//!
+//! The device owns the bytes meanwhile, and they land before their region is deregistered. So no
+//! write reaches freed memory.
 
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};

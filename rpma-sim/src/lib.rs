@@ -59,6 +59,53 @@
 //! waits](Fabric::jump_over_waits) or [follows](Fabric::follow) another clock. Without a seed, the
 //! operating system decides the order of threads. A device's memory accesses are made by this
 //! process: 8 aligned bytes at once.
+//!
+//! # How it works inside
+//!
+//! ```text
+//! Host, rdma_cm_id, cm::Channel ─▶ Shared { State }     one lock around everything of a fabric
+//! State: hosts, nics, pds, mrs, channels, cqs, srqs, qps, ids, failures, links, late, power; Clock ──▶ its one thread
+//! ibv_context ──(weak)──▶ Shared                       an id keeps an open device's fabric
+//! ```
+//!
+//! A call begins with `Shared::lock`, where threads take turns before the lock of the state. Code
+//! that runs inside a call, or on the fabric's own thread, takes `lock_quietly`. Some questions
+//! have one place that answers them:
+//!
+//! * `Choices::choose`: every choice that verbs leave open, with its kind and its number of
+//!   options. A seed answers, or the script of an exploration.
+//! * `State::reaches` and `State::fault`: whether packets of one host arrive at another, and the
+//!   fault of a request that is about to arrive.
+//! * `State::place`: all data that devices write. `power/lines.rs` decides when it is durable, and
+//!   which bytes a loss of power leaves.
+//! * `State::visit`: each point at which the power could fail. It calls the test's check, under the
+//!   lock.
+//!
+//! Its files, in groups by subject (*rooms*), in `rpma-sim/src/`:
+//!
+//! | files | room |
+//! |---|---|
+//! | `fabric.rs`, `profile.rs`, `fail.rs` | the test's view: a fabric with hosts, the kind of device, calls that fail |
+//! | `here.rs`, `thread.rs` | the fabric and the host that a thread is on, and threads of the program |
+//! | `state.rs`, `handle.rs`, `call.rs`, `types.rs` | the one `State` and its lock, pointers of callers, errors, types of C |
+//! | `device.rs`, `async_events.rs`, `pipe.rs` | devices, their asynchronous events, and descriptors of event queues |
+//! | `cm/` | the connection manager: ids, event channels, and messages between ids |
+//! | `cq.rs`, `srq.rs`, `memory.rs` | completion queues, shared receive queues, and regions |
+//! | `qp.rs`, `modify.rs` | queue pairs: made, moved to another state, and destroyed |
+//! | `post.rs`, `stream.rs`, `caller.rs` | requests are posted, and named by the line of the program |
+//! | `requester.rs`, `fetch.rs` | the requester: it executes its send queue, and reads the data of requests |
+//! | `responder.rs`, `late.rs` | the responder: it serves requests, and some writes are visible later |
+//! | `deferred.rs`, `error_state.rs` | requests that a device keeps back, and queue pairs that fail |
+//! | `tcp.rs`, `tcp/` | the connections of iWARP, which are TCP streams |
+//! | `links/`, `strays.rs` | the network: its faults and delays, and requests that outlive their requester |
+//! | `power/` | persistent memory, its rules (`lines.rs`, `outcomes.rs`), and losses of power |
+//! | `timer.rs`, `tick.rs`, `wait.rs` | the clock, the clock of a program, and the waits that rpma makes |
+//! | `order/` | the order of threads, time that stands still, and choices that another run repeats |
+//! | `sync/` | locks and channels of programs |
+//! | `choices.rs`, `explore/` | the source of all choices, and the orders of a program |
+//! | `repeat.rs`, `sweep.rs`, `shifted.rs`, `steps.rs`, `origin.rs` | a test with a seed, a program under faults, faults that have only shifted the order, actions at a step, the program's lines |
+//! | `fuzz.rs` | a property of the texts that a test takes, in tests and for a fuzz target |
+//! | `miri.rs` | a system call that Miri lacks |
 
 #![allow(
     clippy::missing_safety_doc,

@@ -5,8 +5,8 @@
 //! the fabric's timers are timers of the runtime, and a paused clock jumps to whichever is first.
 //!
 //! The runtime's clock does not see the time of a call that blocks. The wait of such a call jumps
-//! as after `Fabric::jump_over_waits`. The fabric's clock is then ahead, until the program's clock
-//! has caught up (`Time::jump_to`).
+//! as after `Fabric::jump_over_waits`; a panic in its place could be inside a drop. The fabric's
+//! clock is then ahead, until the program's clock has caught up (`Time::jump_to`).
 
 use std::future::{Future, poll_fn};
 use std::mem;

@@ -1,6 +1,7 @@
-//! Two guarantees of docs/architecture.md: its table names each place with `unsafe`, and only places
-//! that have it. Its rooms name each module of the libraries, and only modules that exist. And one of
-//! docs/testing.md: its index names each test program.
+//! Two guarantees of docs/architecture.md: its table names each place with `unsafe`, and only
+//! places that have it. Its rooms, and those of the other crates, name each module of the
+//! libraries, and only modules that exist. And one of docs/testing.md: its index names each test
+//! program.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -91,7 +92,7 @@ pub(crate) const ROOMS_OF_RPMA: &str = "The rooms of `rpma/src/`, from the groun
 const ROOMS: [(&str, &str, &[&str]); 6] = [
     (
         "rpma-sim/src",
-        "docs/architecture.md",
+        "rpma-sim/src/lib.rs",
         &["Its files, in groups by subject (*rooms*), in `rpma-sim/src/`:"],
     ),
     (
@@ -130,7 +131,8 @@ fn exists(src: &Path, listed: &str) -> bool {
 fn each_module_is_in_a_room() -> Result {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for (folder, page, lines) in ROOMS {
-        let text = fs::read_to_string(root.join(page))?;
+        // The head of a crate is a page as well.
+        let text = fs::read_to_string(root.join(page))?.replace("\n//! ", "\n");
         let rooms: Vec<&str> = lines.iter().flat_map(|line| listed(&text, line)).collect();
         let is_named = |module: &String| {
             let mut parts = rooms.iter().flat_map(|room| room.split('/'));
@@ -143,6 +145,22 @@ fn each_module_is_in_a_room() -> Result {
         let gone: Vec<_> = rooms.iter().filter(|room| !exists(&src, room)).collect();
         assert!(gone.is_empty(), "in {page}, and not in {folder}: {gone:?}");
     }
+    Ok(())
+}
+
+/// Promise: a reader of the page finds the file with the reason of each decision.
+#[test]
+fn each_decision_has_its_file() -> Result {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/architecture.md"))?;
+    let files = listed(&page, "## Decisions");
+    assert!(!files.is_empty(), "the table of decisions");
+    let exists = |file: &str| ["rpma/src", ""].map(|of| root.join(of).join(file).exists());
+    let gone: Vec<_> = files
+        .iter()
+        .filter(|file| exists(file) == [false; 2])
+        .collect();
+    assert!(gone.is_empty(), "on the page, and not there: {gone:?}");
     Ok(())
 }
 

@@ -6,6 +6,10 @@
 //! program are in one order, because they guard data that only the program knows. So are the events,
 //! with the bytes of the memories and with the pasts of the threads that may have promised
 //! something: a check sees all of this.
+//!
+//! The time that is left until a timer is a part of the state. Without it orders were missed,
+//! because later work could come before or after the timer. A thread that loads memory observes
+//! all events. An atomic or a `static` that threads share without a lock is not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -3,6 +3,10 @@
 //!
 //! The fabric registers each wait of a thread that is on a host. It registers each wake-up as well.
 //! `rpma::sync` has an example.
+//!
+//! A lock, condition variable or channel has a list of the threads that wait at it, each with a
+//! flag. A thread that wakes another one takes it from the list and sets its flag, so the woken
+//! thread counts as ready before the clock can jump.
 
 // Locks: those here come after the state's and after order's `threads`. A thread that waits holds
 // no lock of these.
