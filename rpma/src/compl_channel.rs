@@ -84,6 +84,11 @@ pub enum ComplChannel {
 /// }
 /// ```
 ///
+/// A key is an index, as here, or a number that the program never uses again. An event that was
+/// taken just before its connection was dropped has the key of a connection that is gone. If
+/// connections come and go, look keys up in a map, and ignore those that it does not have. Events of
+/// a dropped queue that no wait has taken are discarded.
+///
 /// Clones are handles of the same channel. It lives until all handles and all queues are gone.
 ///
 /// # Threads

@@ -7,6 +7,12 @@
 //!
 //! The library's instructions are counted, and those of the allocator, which counts bytes. Those of
 //! the simulated fabric are not.
+//!
+//! 10,000 clients need a hard limit of 20,800 descriptors. With a lower one there are fewer
+//! clients. As a trial, a pass over all keys was put into each admission, and one over all timers
+//! into each removal. The cost beside the most clients was then 14 and 24 times that beside ten.
+//! No row has a time, so a verb or a system call that takes longer beside many connections is not
+//! seen.
 
 mod bytes;
 #[path = "../cost/callgrind.rs"]

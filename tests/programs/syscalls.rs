@@ -149,7 +149,7 @@ fn a_wait_makes_three_or_five_system_calls() -> Result {
     })
 }
 
-/// Promise (docs/completion-events.md): `Wait::next` makes 5 system calls if a completion event is
+/// Promise (docs/performance.md): `Wait::next` makes 5 system calls if a completion event is
 /// there, and 7 if it has to wait for one, beside one member or fifty. It makes one if no event is
 /// there and the limit is 0.
 #[test]

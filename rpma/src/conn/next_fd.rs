@@ -30,6 +30,30 @@ impl Conn {
     ///   the descriptors of the affected connections become readable. soft-RoCE reports no such
     ///   errors.
     ///
+    /// On a runtime its watcher owns a copy of the descriptor (in `rpma-async` the reactor does all
+    /// of this). `AsyncFd::register` makes the watcher of tokio. It is `unsafe`, and an `OwnedFd`
+    /// meets its requirement:
+    ///
+    /// ```no_run
+    /// use std::io;
+    /// use std::os::fd::OwnedFd;
+    /// use std::time::Duration;
+    ///
+    /// use rpma::{Conn, Error, Next, Wc};
+    /// use tokio::io::unix::AsyncFd;
+    ///
+    /// /// `watched` has `conn.get_next_fd()?.try_clone_to_owned()?`.
+    /// async fn next(conn: &Conn, watched: &AsyncFd<OwnedFd>, wcs: &mut [Wc]) -> io::Result<Next> {
+    ///     loop {
+    ///         let mut guard = watched.readable().await?;
+    ///         match conn.next(wcs, Duration::ZERO) {
+    ///             Err(Error::TimedOut(_)) => guard.clear_ready(),
+    ///             came => return Ok(came?),
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`InvalidArgument`](crate::Error::InvalidArgument) if the connection is on a
