@@ -43,7 +43,6 @@ page!(
 page!(reconnecting, "reconnecting.md");
 page!(security, "security.md");
 page!(testing, "testing.md");
-page!(versions, "versions.md");
 // Its programs are tests, which run on the simulated fabric.
 page!(
     #[cfg(any(not(doctest), feature = "sim"))]

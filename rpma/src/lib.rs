@@ -115,7 +115,7 @@
 //! | make it fast | [performance](crate::guide::performance) |
 //! | port a program from C | [porting from librpma](crate::guide::porting_from_librpma) |
 //! | read a whole program | [the examples](crate::guide::examples) |
-//! | upgrade | [versions](crate::guide::versions) |
+//! | upgrade | the changelog, and the section on versions in the repository's `CONTRIBUTING.md` |
 //! | write an async program (crate `rpma-async`) | [how it works](crate::guide::rpma_async), [testing it](crate::guide::testing_async) |
 //! | change the library | [architecture](crate::guide::architecture), [our own tests](crate::guide::testing) |
 //!
