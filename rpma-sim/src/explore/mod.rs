@@ -4,27 +4,21 @@
 //! except for a few deviations. A run also records the choices that it was asked for, so each run
 //! gives the orders with one more deviation. Two choices in equal states ([`past`]) are one.
 //!
-//! Only the number of deviations bounds an exploration. CHESS and loom bound preemptions, because
-//! most faults of threads need one or two of them. Here the choices of devices count as well.
-//! Other bounds were rejected:
-//!
-//! * A bound on the depth leaves out the last record, and with it the end of a program.
-//! * Random schedules (PCT, in shuttle) give a probability, and no report of the orders that were
-//!   tried. Seeds do that already.
-//! * Without a bound there are too many: a log of two records on two replicas has 1,807 runs with
-//!   up to two deviations.
+//! Only the number of deviations bounds an exploration, of devices and of threads. A bound on the
+//! depth would leave out the end of a program. Random schedules, as in shuttle, do not report the
+//! orders that were tried, and seeds exist already. Without a bound there are too many: a log of two
+//! records on two replicas has 1,807 runs with up to two deviations.
 //!
 //! There are two base orders, because K of N needs N - K late replicas, which would be N - K
-//! deviations from the early one. An interrupted network is one deviation for the same reason: a
-//! wait for K copies passes its limit only after N - K + 1 late requests. It is tried alone, so
-//! that it adds a run for each post, and no products.
+//! deviations from the early one. For the same reason an interrupted network is one deviation. It is
+//! tried alone, so that it adds a run for each post, and no products.
 //!
 //! [`steps`] leaves out orders that exchange independent turns. It moves a block of turns of one
-//! thread before the last turn that it conflicts with, and that run moves it further (the
-//! reduction of loom, DPOR, with blocks). With a thread for each replica, that log has 815 runs in
-//! place of 48,314, with the same events and images. The library's own locks are not seen, so a
-//! turn before a call of a device counts as a part of that call. With a bound on deviations, the
-//! reduction may miss an order in which blocks of three threads conflict in a row.
+//! thread before the last turn that it conflicts with, and that run moves it further (DPOR, as in
+//! loom, with blocks). With a thread for each replica, that log has 815 runs in place of 48,314, with
+//! the same events and images. The library's own locks are not seen, so a turn before a call of a
+//! device counts as a part of that call. With a bound, the reduction may miss an order in which
+//! blocks of three threads conflict in a row.
 
 mod devices;
 mod explored;

@@ -2,9 +2,9 @@
 //! comparisons. What is wrong with another one is a [`Fault`], and its text is made in a cold
 //! function.
 //!
-//! A second path for usual operations saved 12 instructions of a write and 29 of a native flush,
-//! and checked everything twice. It is gone. These rules keep the one path nearly as cheap; the
-//! numbers are instructions of a write:
+//! A second path for usual operations saved 12 instructions of a write, and checked everything
+//! twice. It is gone. These rules keep the one path cheap (the numbers are instructions of a
+//! write):
 //!
 //! * A result is in two registers: its error is a number or a box. An error that is written
 //!   through a pointer keeps the whole result in memory (20).
@@ -20,8 +20,7 @@
 //!   that index is in another core's cache. It does not ask whether the connection has ended: the
 //!   end takes the lock, and leaves no room.
 //! * A gather writes its parts while it checks them. Two loops cost 14 more.
-//! * The usual commit has a condition of its own ([`super::short`]). Through the checks of its
-//!   operations it would cost 295 in place of 224.
+//! * The usual commit has a condition of its own ([`super::short`]): 224 in place of 295.
 
 use std::slice;
 use std::sync::PoisonError;

@@ -36,13 +36,13 @@
 //! long as the `Reconnect`, holds the descriptor of the try. So an event loop watches the same
 //! descriptor all the time.
 //!
-//! The epoll is there although each try has one descriptor: the next try often gets the same
-//! number, and a loop that watched it directly could not see that it is another one.
+//! A loop could not watch the descriptors of the tries themselves, because the next one often has
+//! the same number.
 //!
-//! The first round begins at once, because most failures end one connection, and the server is
-//! still there. A connection that ends within the longest wait counts as a failed round, so that a
-//! server that accepts and fails is not asked without a pause. The identity is sent as it is. Two
-//! clients that raised their epochs by themselves would take one key from each other without end.
+//! The first round begins at once, because the server is usually still there. A connection that
+//! ends within the longest wait counts as a failed round, so that a server that accepts and fails
+//! is not asked without a pause. The identity is sent as it is. Two clients that raised their
+//! epochs by themselves would take one key from each other without end.
 //!
 //! A `Reconnect` owns the try that is under way. Dropping it, or [`Reconnect::cancel`], drops that
 //! try, at any step.
