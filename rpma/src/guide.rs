@@ -40,7 +40,6 @@ page!(
     porting_from_librpma,
     "porting-from-librpma.md"
 );
-page!(reconnecting, "reconnecting.md");
 page!(security, "security.md");
 page!(testing, "testing.md");
 // Its programs are tests, which run on the simulated fabric.

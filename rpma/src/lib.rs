@@ -107,8 +107,7 @@
 //! | check two hosts and their adapters | [hardware](crate::guide::hardware) |
 //! | know when data is durable | [persistence](crate::guide::persistence) |
 //! | build a replicated log | the crate `rpma-log`, [building a log](crate::guide::building_a_log), [its format](crate::guide::log_format) |
-//! | handle dead peers, lost packets and time-outs | [failures](crate::guide::failures) |
-//! | connect again and recover | [coming back](crate::guide::reconnecting) |
+//! | handle dead peers and time-outs, connect again and recover | [when something fails](crate::guide::failures) |
 //! | test a program under faults and losses of power | [testing your program](crate::guide::testing_your_program) |
 //! | wait for many connections, or in an event loop | [completion events](crate::guide::completion_events) |
 //! | know the powers of a hostile peer | [security](crate::guide::security) |

@@ -74,6 +74,59 @@ impl Connects for ToConn {
 
 /// Makes a [`Writer`].
 ///
+/// A client with a writer recovers after each connect, and then appends until an error. `recover`
+/// is the second half of `come_back` in [the client that comes
+/// back](crate::guide::failures#the-client-that-comes-back).
+///
+/// ```no_run
+/// use rpma::commit::{Method, Writer, WriterCfg};
+/// use rpma::reconnect::{Reconnect, ToWriter};
+/// use rpma::{ConnCfg, Error, Identity, Offer, Peer, PeerCfg};
+///
+/// /// Writes for ever. `recover` and `append` use memory that was registered before.
+/// fn write_for_ever(
+///     peer: &Peer,
+///     key: u64,
+///     epoch: u64,
+///     recover: impl Fn(&mut Writer) -> Result<u64, Error>,
+///     append: impl Fn(&mut Writer, u64) -> Error,
+/// ) -> Result<(), Error> {
+///     let mut offer = Offer::new(&PeerCfg::new());
+///     // Once in the life of this program: the identity stays the same for all connections.
+///     offer.set_identity(Identity::new(key, epoch)?);
+///     let to_writer = ToWriter::new(&WriterCfg::new(Method::Reading));
+///     let mut server = Reconnect::new(peer, "server.example", 7204, offer, to_writer)?;
+///     loop {
+///         let mut writer = match server.connect(&ConnCfg::new()) {
+///             Ok(writer) => writer,
+///             // The server is down for longer than the limit of one reconnect.
+///             Err(Error::GaveUp(last)) => {
+///                 eprintln!("{last}");
+///                 continue;
+///             }
+///             Err(error) => {
+///                 // A program that is not meant to take over ends here.
+///                 if let Some(epoch) = error.other_epoch() {
+///                     eprintln!("another writer has the epoch {epoch}");
+///                 }
+///                 return Err(error);
+///             }
+///         };
+///         // Reads the tail, writes it again, and waits until it is durable.
+///         let error = match recover(&mut writer) {
+///             Ok(tail) => append(&mut writer, tail),
+///             Err(error) => error,
+///         };
+///         match error {
+///             // A mistake of this program: the next connection would have the same error.
+///             Error::InvalidArgument(_) | Error::NotSupported(_) => return Err(error),
+///             // The writer is dropped here, before the next one is asked for.
+///             _ => eprintln!("{error}: connecting again"),
+///         }
+///     }
+/// }
+/// ```
+///
 /// With [`Method::Server`](crate::commit::Method::Server) a writer has registered memory for its
 /// messages. The next writer uses this memory again if the writer before was dropped.
 #[derive(Debug)]

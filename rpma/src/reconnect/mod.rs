@@ -25,8 +25,8 @@
 //! }
 //! ```
 //!
-//! [Coming back](crate::guide::reconnecting) has the rules for the program: recovery, late writes
-//! of old connections, epochs.
+//! [When something fails](crate::guide::failures#the-client-that-comes-back) has the rules for the
+//! program: recovery, late writes of old connections, epochs.
 //!
 //! # How it works
 //!
@@ -89,8 +89,8 @@ use crate::verbs::{Deadline, random};
 ///
 /// Drop the old connection, or [`Writer`](crate::commit::Writer), before
 /// [`connect`](Self::connect) or [`begin`](Self::begin). A server cuts off the old connection on
-/// its side before it accepts the new one. [Coming back](crate::guide::reconnecting) explains the
-/// order of recovery.
+/// its side before it accepts the new one. After that comes the
+/// [recovery](crate::guide::failures#the-order-of-recovery).
 ///
 /// # Event loops
 ///

@@ -55,7 +55,7 @@ mod tests {
         }))
     }
 
-    /// Promise: the table of codes in docs/reconnecting.md.
+    /// Promise: the table of codes in docs/failures.md.
     #[test]
     fn each_code_has_its_verdict() {
         use RefusalCode::{Broken, Full, NotCutOff, OldEpoch, Other, Refused, Taken};

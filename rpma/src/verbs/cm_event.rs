@@ -21,6 +21,23 @@ pub(crate) struct CmEvent {
 }
 
 /// `enum rdma_cm_event_type`, as far as this crate acts on it.
+///
+/// An established connection gets `Unreachable`, `Rejected`, `Disconnected`, `DeviceRemoval`,
+/// `TimewaitExit` and notices. These functions of Linux 6.12 send the events (`cma.c` in
+/// drivers/infiniband/core):
+///
+/// | event | sent by | and so |
+/// |---|---|---|
+/// | `ConnectError` | librdmacm, `cma_ib_handler` | the queue pair could not be set up |
+/// | `Unreachable` | `cma_ib_handler`, `cma_netevent_work_handler` | the peer does not answer, or the neighbour has another hardware address |
+/// | `Rejected` | `cma_ib_handler` | the peer or its kernel rejects; later: its kernel does not have the connection |
+/// | `Established` | `cma_ib_handler`, librdmacm | |
+/// | `Disconnected`, `TimewaitExit` | `cma_ib_handler` | |
+/// | `DeviceRemoval` | `cma_send_device_removal_put` | |
+/// | 14, `ADDR_CHANGE` | `cma_netdev_change` | a bond has failed over |
+///
+/// 5, `CONNECT_RESPONSE`, comes only to an id without a queue pair, and 12 and 13 only to members
+/// of multicast groups. rpma has neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CmEventKind {
     AddrResolved,

@@ -1,5 +1,5 @@
 //! Writes of an old connection that arrive after the next writer has begun, and the steps that end
-//! them (docs/reconnecting.md). The old writer's host stands still, and goes on later.
+//! them (docs/failures.md). The old writer's host stands still, and goes on later.
 
 use rpma::reconnect::{Reconnect, ToConn};
 use rpma::sim::sleep;

@@ -1,6 +1,6 @@
 //! Clients that connect again. Each test of `codes.rs`, `memory.rs`, `served.rs` and `steps.rs` has
 //! both sides in one thread. The others need the simulated fabric: its time, and hosts that fail.
-//! `ghosts.rs` and `quorum.rs` have the rules of docs/reconnecting.md, and programs that break
+//! `ghosts.rs` and `quorum.rs` have the rules of docs/failures.md, and programs that break
 //! them.
 
 mod codes;

@@ -1,4 +1,4 @@
-//! The recovery of a log that is on K of N replicas (docs/reconnecting.md), with every pair of
+//! The recovery of a log that is on K of N replicas (docs/failures.md), with every pair of
 //! writers that die on the way.
 //!
 //! Each replica has a tail of 8 bytes, with the writer's epoch and the number of records, and
@@ -207,7 +207,7 @@ fn losses(log: &Log, broken: Broken) -> Result<(u32, u32)> {
     Ok((runs, lost))
 }
 
-/// Promise: a recovery that keeps all rules of docs/reconnecting.md loses no reported record,
+/// Promise: a recovery that keeps all rules of docs/failures.md loses no reported record,
 /// however the writers before it have died. One that breaks a rule does.
 #[test]
 fn a_recovery_that_keeps_the_rules_loses_nothing() -> Result {

@@ -1,5 +1,5 @@
 //! A writer that connects again after its connection failed, reads the tail and goes on
-//! (docs/reconnecting.md): the records that it may then acknowledge.
+//! (docs/failures.md): the records that it may then acknowledge.
 
 use anyhow::Result;
 
@@ -111,7 +111,7 @@ fn losses(recipe: Recipe) -> Vec<(Profile, Way, usize)> {
     losses
 }
 
-/// The rule of docs/reconnecting.md: a tail that is read back is written again and flushed.
+/// The rule of docs/failures.md: a tail that is read back is written again and flushed.
 #[test]
 fn a_tail_that_is_written_again_survives() {
     for (profile, way, lost) in losses(Recipe::WriteAgain) {

@@ -1,5 +1,5 @@
 //! Requests that are on their way when their writer goes: they may land after it has connected
-//! again, for as long as the server keeps the old connection (docs/reconnecting.md).
+//! again, for as long as the server keeps the old connection (docs/failures.md).
 
 use anyhow::Result;
 use rpma::sim::sleep;

@@ -40,8 +40,8 @@ use crate::verbs::{Place, Wc};
 ///
 /// A writer does not detect a second writer of the same pointer. Both would commit without an
 /// error, and overwrite each other's records. The server prevents that: it cuts a writer's
-/// connection off ([`Conn::cut_off`]) before it accepts the next writer. [Coming
-/// back](crate::guide::reconnecting) has such a server.
+/// connection off ([`Conn::cut_off`]) before it accepts the next writer. [When
+/// something fails](crate::guide::failures#the-server-that-it-comes-back-to) has such a server.
 ///
 /// # Event loops
 ///
