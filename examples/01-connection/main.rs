@@ -4,6 +4,13 @@
 //! 01-connection server <addr> <port>
 //! 01-connection client <addr> <port>
 //! ```
+//!
+//! # Differences from librpma's
+//!
+//! * If all bytes of the private data are zero, the program prints `No message received`. librpma's
+//!   prints `Received a message: ` and the bytes, because private data always arrives, padded with
+//!   zeros.
+//! * A text without a zero at its end, or one that is not UTF-8, is an error.
 
 mod client;
 #[path = "../common/mod.rs"]

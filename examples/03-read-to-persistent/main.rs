@@ -5,6 +5,12 @@
 //! 03-read-to-persistent server <server_address> <port> [<pmem-path>]
 //! 03-read-to-persistent client <server_address> <port> [<pmem-path> [<pmem-offset>]]
 //! ```
+//!
+//! # Differences from librpma's
+//!
+//! Also those in `../common/memory.rs`.
+//!
+//! * The start of the data must fit the 16 bits of the wire. In C, it wraps around.
 
 mod client;
 #[path = "../common/mod.rs"]

@@ -5,6 +5,10 @@
 //! 04-write-to-persistent server <server_address> <port> [<pmem-path>]
 //! 04-write-to-persistent client <server_address> <port> [<pmem-path> [<pmem-offset>]]
 //! ```
+//!
+//! # Differences from librpma's
+//!
+//! Those in `../common/memory.rs`.
 
 mod client;
 #[path = "../common/mod.rs"]

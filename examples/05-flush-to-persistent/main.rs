@@ -9,6 +9,12 @@
 //! 05-flush-to-persistent server <server_address> <port> [<pmem-path> [on]]
 //! 05-flush-to-persistent client <server_address> <port> [<pmem-path> [<pmem-offset>]]
 //! ```
+//!
+//! # Differences from librpma's
+//!
+//! Also those in `../common/memory.rs`.
+//!
+//! * `Translation:` is printed on DRAM and on persistent memory. In C, on DRAM only.
 
 mod client;
 #[path = "../common/mod.rs"]

@@ -2,11 +2,15 @@
 //! epoll of the program's own. The completion queues of a connection share one completion channel.
 //!
 //! ```text
-//! 06scch-multiple-connections server <server_address> <port>
+//! 06scch-multiple-connections server <server_address> <port> [<timeout>]
 //! 06scch-multiple-connections client <server_address> <port> <seed>
 //! ```
 //!
-//! The server ends after 15 seconds without an event.
+//! The server ends after <timeout> seconds (15, if it is not given) without an event.
+//!
+//! # Differences from librpma's
+//!
+//! As in example 06.
 
 mod client;
 #[path = "../common/mod.rs"]

@@ -2,11 +2,12 @@
 //! one thread.
 //!
 //! ```text
-//! 06tokio-multiple-connections server <server_address> <port>
+//! 06tokio-multiple-connections server <server_address> <port> [<timeout>]
 //! 06tokio-multiple-connections client <server_address> <port> <seed>
 //! ```
 //!
-//! The client is that of example 06. The server ends after 15 seconds without an event.
+//! The client is that of example 06. The server ends after <timeout> seconds (15, if it is not
+//! given) without an event.
 
 #[path = "../06-multiple-connections/client.rs"]
 mod client;

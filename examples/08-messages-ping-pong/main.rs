@@ -7,6 +7,10 @@
 //! ```
 //!
 //! The last round is the message that ends the exchange: with 3 rounds the client sends 2 values.
+//!
+//! # Differences from librpma's
+//!
+//! Those in `../common/messages.rs`.
 
 mod client;
 #[path = "../common/mod.rs"]

@@ -6,6 +6,10 @@
 //! 09-flush-to-persistent-GPSPM server <server_address> <port> [<pmem-path>]
 //! 09-flush-to-persistent-GPSPM client <server_address> <port> [<pmem-path> [<pmem-offset>]]
 //! ```
+//!
+//! # Differences from librpma's
+//!
+//! Those in `../common/memory.rs` and `../common/gpspm.rs`.
 
 mod client;
 #[path = "../common/mod.rs"]

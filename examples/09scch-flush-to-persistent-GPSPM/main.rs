@@ -5,6 +5,12 @@
 //! 09scch-flush-to-persistent-GPSPM server <server_address> <port> [<pmem-path>]
 //! 09scch-flush-to-persistent-GPSPM client <server_address> <port> [<pmem-path> [<pmem-offset>]]
 //! ```
+//!
+//! # Differences from librpma's
+//!
+//! Also those in `../common/memory.rs` and `../common/gpspm.rs`.
+//!
+//! * Completions may come in either order. In C, they must come in one order.
 
 mod client;
 #[path = "../common/mod.rs"]

@@ -5,6 +5,10 @@
 //! 11-write-with-imm server <server_address> <port>
 //! 11-write-with-imm client <server_address> <port> <imm>
 //! ```
+//!
+//! # Differences from librpma's
+//!
+//! * If the number is wrong, the server ends at once. librpma's ends after the client's end.
 
 mod client;
 #[path = "../common/mod.rs"]

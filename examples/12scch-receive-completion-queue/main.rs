@@ -7,6 +7,12 @@
 //! ```
 //!
 //! The last round is the message that ends the exchange: with 3 rounds the client sends 2 values.
+//!
+//! # Differences from librpma's
+//!
+//! Also those in `../common/messages.rs`.
+//!
+//! * Completions may come in either order. In C, they must come in one order.
 
 mod client;
 #[path = "../common/mod.rs"]

@@ -2,6 +2,17 @@
 //! durable, the program answers, and the connection ends.
 //!
 //! The messages are encoded with protobuf, as by librpma's `GPSPM_flush.proto`.
+//!
+//! # Differences from librpma's
+//!
+//! * A message must have each of its fields once, in order, and no other field. In C, a field may
+//!   come twice, and others may be there.
+//! * The server makes durable only ranges in the memory that it offers. librpma's accepts any
+//!   range, and can crash.
+//! * A client's disconnect counts as its acknowledgement of the response, because the
+//!   acknowledgement can be lost with the connection. librpma's server waits for it.
+//! * `Translation:` is printed on persistent memory as well, and `At this point, persist function
+//!   should be called …` never. (In 09scch it is `persistent function`.)
 
 use std::ops::Range;
 use std::time::Duration;

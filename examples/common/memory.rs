@@ -1,4 +1,16 @@
 //! The memory of an example: persistent memory, if a path was given, or else DRAM.
+//!
+//! # Differences from librpma's
+//!
+//! * Memory that is not persistent causes an error that names this cause. libpmem crashes.
+//! * With an offset into persistent memory, the program initialises the place where its data is.
+//!   librpma's initialises base + 2·offset + 17, so the first run reads an empty greeting.
+//! * `Mr::advise` is not called for files on a DAX file system. Soft-RoCE before Linux 6.15 cannot
+//!   register such files at all, and a device with on-demand paging registers them without advice,
+//!   which only makes the first access faster.
+//! * Both programs may use the same persistent memory, if the client gets an offset of 4096.
+//!   librpma's `run-all-examples.sh` has 1024, where the end of the server's data overwrites the
+//!   client's signature.
 
 use std::ops::Range;
 

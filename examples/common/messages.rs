@@ -1,4 +1,18 @@
 //! The messages of the ping-pong examples: a counter of 8 bytes, in the byte order of the host.
+//!
+//! # Differences from librpma's
+//!
+//! * A client waits until its last message is acknowledged, and then disconnects. librpma's
+//!   disconnects at once, and may discard the message. Then both sides hang. librpma's server
+//!   disconnects as soon as it has the message, so the acknowledgement may be lost. Then the client
+//!   here ends with status 1.
+//! * At its end the server gives its clients a second to disconnect. Then it disconnects those that
+//!   remain, and waits for their answers. librpma's disconnects at once, and those of 08srq and 13
+//!   wait for no answer.
+//! * If a client loses its last message, as librpma's may, the servers of 08, 12 and 12scch end at
+//!   once with status 1. librpma's wait for ever.
+//! * There is at least one round, and a client does not send the counter 2⁶⁴ − 1, which is the
+//!   message for the end. In C, 0 rounds are 2⁶⁴ rounds (08, 12).
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -4,6 +4,12 @@
 //! ```text
 //! log
 //! ```
+//!
+//! # Differences from librpma's
+//!
+//! * No message goes to syslog, and the lines about syslog are not printed.
+//! * The level NOTICE is `info`, and the numbers of levels are those of the `log` crate.
+//! * A message names its module. In C, it names its function.
 
 use std::process::ExitCode;
 use std::sync::LazyLock;

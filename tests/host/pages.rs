@@ -1,5 +1,6 @@
 //! The pages of docs/ agree with the code that they show.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -56,5 +57,40 @@ fn each_page_is_in_the_guide() -> Result {
             "{name} has no module in rpma/src/guide.rs"
         );
     }
+    Ok(())
+}
+
+/// Promise: docs/examples.md names each example, and no other. Each of librpma's has its differences
+/// from C at its head.
+#[test]
+fn each_example_is_on_the_page() -> Result {
+    // The others are rpma's own.
+    let own = [
+        "06tokio-multiple-connections",
+        "14-metrics",
+        "15-append-to-replicas",
+        "hello",
+        "replicated-log",
+        "sim-log",
+        "sim-replicas",
+    ];
+    let page = read("docs/examples.md");
+    let rows = page.lines().filter(|line| line.starts_with('|'));
+    let names = rows.filter_map(|row| row.split('`').nth(1));
+    let listed: BTreeSet<String> = names.map(str::to_owned).collect();
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples"))? {
+        let name = entry?.file_name().into_string().expect("a name in UTF-8");
+        if name == "common" {
+            continue;
+        }
+        let main = read(&format!("examples/{name}/main.rs"));
+        let head = main.lines().take_while(|line| line.starts_with("//!"));
+        let headings = head.filter(|line| *line == "//! # Differences from librpma's");
+        let expected = usize::from(!own.contains(&&*name));
+        assert_eq!(headings.count(), expected, "{name}");
+        found.insert(name);
+    }
+    assert_eq!(listed, found);
     Ok(())
 }

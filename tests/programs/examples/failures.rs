@@ -1,5 +1,5 @@
 //! How the examples fail: with a status that is not 0, with a reason, and without waiting for
-//! events that cannot come. librpma's do not always; docs/examples.md lists the differences.
+//! events that cannot come. librpma's do not always; the heads of the examples list the differences.
 
 use std::thread;
 
