@@ -64,8 +64,7 @@
 //! A [`Lease`] lends `&mut [u8]` of registered memory. No safe method of [`rpma`] itself does that.
 //! It is sound: no peer has a right to a pool's memory, and an operation takes the lease until it
 //! is complete. An operation that is forgotten (`mem::forget`) keeps its memory for ever. The page
-//! on how this crate works has the invariants, and the tests that fail without them ([the
-//! pages](rpma#the-pages)).
+//! on how this crate works has the invariants ([the pages](rpma#the-pages)).
 //!
 //! # Testing without hardware
 //!
