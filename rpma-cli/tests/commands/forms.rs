@@ -64,7 +64,7 @@ fn each_command_has_the_same_forms() -> Result {
 fn each_field_of_the_json_is_documented() -> Result {
     let readme = include_str!("../../README.md");
     let (_, table) = readme
-        .split_once("## Which forms has the output?")
+        .split_once("## Output and exit status")
         .ok_or("the section")?;
     let (table, _) = table.split_once("\n## ").ok_or("its end")?;
     for args in RUNS {
