@@ -75,8 +75,8 @@ impl ConnEvent {
     /// [`Unreachable`](Self::Unreachable) are ends. [`Other`](Self::Other) is a notice, also if its
     /// number is one that this library does not have.
     ///
-    /// [Which event is an end](crate::guide::failures#which-event-is-an-end) has the kernel's
-    /// reason for each.
+    /// [Which event is an end](crate::guide::failures#which-event-is-an-end) is for programs that
+    /// take events themselves.
     #[must_use]
     pub fn is_end(&self) -> bool {
         match self {

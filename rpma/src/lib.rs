@@ -112,7 +112,7 @@
 //! | wait for many connections, or in an event loop | [completion events](crate::guide::completion_events) |
 //! | know the powers of a hostile peer | [security](crate::guide::security) |
 //! | make it fast | [performance](crate::guide::performance) |
-//! | port a program from C | [porting from librpma](crate::guide::porting_from_librpma) |
+//! | port a program from C, or come from verbs | [porting from librpma](crate::guide::porting_from_librpma) |
 //! | read a whole program | [the examples](crate::guide::examples) |
 //! | upgrade | the changelog, and the section on versions in the repository's `CONTRIBUTING.md` |
 //! | write an async program (crate `rpma-async`) | [how it works](crate::guide::rpma_async), [testing it](crate::guide::testing_async) |
