@@ -89,7 +89,7 @@ fn each_place_is_on_the_page() -> Result {
 pub(crate) const ROOMS_OF_RPMA: &str = "The rooms of `rpma/src/`, from the ground up.";
 
 /// A folder, the page with its modules, and the line before each table of them.
-const ROOMS: [(&str, &str, &[&str]); 6] = [
+const ROOMS: [(&str, &str, &[&str]); 5] = [
     (
         "rpma-sim/src",
         "rpma-sim/src/lib.rs",
@@ -103,11 +103,6 @@ const ROOMS: [(&str, &str, &[&str]); 6] = [
     ("rpma/src/conn", "docs/architecture.md", &[ROOMS_OF_RPMA]),
     ("rpma/src", "docs/architecture.md", &[ROOMS_OF_RPMA]),
     ("rpma-async/src", "docs/async.md", &["| file | holds |"]),
-    (
-        "rpma-log/src",
-        "docs/building-a-log.md",
-        &["| file | has |"],
-    ),
 ];
 
 /// The modules of a folder that need no room: its head, and unit tests.
