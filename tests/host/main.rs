@@ -7,6 +7,7 @@ mod errors;
 mod floors;
 #[cfg(feature = "verbs")]
 mod linking;
+mod links;
 mod names;
 mod pages;
 mod places;
