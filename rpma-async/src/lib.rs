@@ -1,11 +1,9 @@
-//! Writes to another host's persistent memory, with futures: the operations of [`rpma`] are
-//! awaited.
+//! Writes to another host's persistent memory, with futures: the operations of [`rpma`] are awaited.
 //!
-//! A call posts an operation, and returns an [`Op`], which only waits. The send queue has the
-//! operations in the order of the calls. An operation owns blocks of a registered [`Pool`] until it
-//! is complete. So a future may be dropped at any time. No device uses memory that was returned to
-//! the program. One [`Driver`] for each [`Reactor`] wakes tasks that sleep. A task that awaits an
-//! operation also polls the completion queue itself.
+//! Take this crate if your program runs on tokio or another executor, or if many of its tasks write at
+//! the same time. A call posts an operation and returns an [`Op`], which only waits, so the send queue
+//! has the operations in the order of the calls, and a write and its flush are posted before either is
+//! awaited:
 //!
 //! ```no_run
 //! use std::net::SocketAddr;
@@ -36,6 +34,12 @@
 //! }
 //! ```
 //!
+//! # The parts
+//!
+//! An operation owns blocks of a registered [`Pool`] until it is complete. One [`Driver`] for each
+//! [`Reactor`] wakes tasks that sleep, and a task that awaits an operation also polls the completion
+//! queue itself.
+//!
 //! | to | take |
 //! |---|---|
 //! | connect and accept | [`Reactor::connect`], [`Reactor::listen`], [`Setup`] |
@@ -53,24 +57,32 @@
 //! | run work beside the program's calls, until its owner is dropped | [`Reactor::run`], [`Task`] |
 //! | do without a runtime | [`Reactor::on_thread`], [`Op::wait`], [`block_on`] |
 //!
-//! # Runtimes
-//!
-//! With the feature `tokio` (default) the driver is a task of tokio. The runtime needs its I/O and
-//! time drivers. With `async-io` the driver is a task of any executor. Both features may be on. Any
-//! executor can await the futures.
-//!
 //! # What is safe
 //!
-//! A [`Lease`] lends `&mut [u8]` of registered memory. No safe method of [`rpma`] itself does that.
-//! It is sound: no peer has a right to a pool's memory, and an operation takes the lease until it
-//! is complete. An operation that is forgotten (`mem::forget`) keeps its memory for ever. The page
-//! on how this crate works has the invariants ([the pages](rpma#the-pages)).
+//! A future may be dropped at any time, because no device uses memory that was returned to the program.
+//! An operation that is forgotten (`mem::forget`) keeps its memory for ever. A [`Lease`] lends
+//! `&mut [u8]` of registered memory, which no safe method of [`rpma`] itself does. This is sound,
+//! because no peer has a right to a pool's memory, and an operation takes the lease until it is
+//! complete.
+//!
+//! Durability, order and waits are those of [`rpma`](rpma#what-is-safe).
+//!
+//! # Runtimes
+//!
+//! With the feature `tokio` (default) the driver is a task of tokio, whose runtime needs its I/O and
+//! time drivers. With `async-io` the driver is a task of any executor. Both features may be on, and any
+//! executor can await the futures.
 //!
 //! # Testing without hardware
 //!
-//! The feature `sim` replaces the libraries by the simulated fabric of [`rpma`]. With
-//! `rpma::sim::Fabric::follow` the fabric uses tokio's paused clock. So an async
-//! program is tested in virtual time, and under every loss of power.
+//! The feature `sim` replaces the libraries by the simulated fabric of [`rpma`], which can follow
+//! tokio's paused clock (`rpma::sim::Fabric::follow`). So an async program is tested in virtual time,
+//! and under every loss of power.
+//!
+//! # More
+//!
+//! [The pages](rpma#the-pages) of `rpma` have the design of this crate, its invariants, and tests of
+//! async programs.
 
 #![deny(unsafe_code)]
 

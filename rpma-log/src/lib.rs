@@ -1,15 +1,15 @@
 //! A replicated log in the persistent memory of several servers.
 //!
-//! A log has N servers, and a record is acknowledged when it is durable on K of them. An acknowledged
-//! record survives the loss of power of all servers, and the destruction of any K - 1 of them. The log
-//! goes on while N - K are away: one with two copies on three servers.
+//! A log has N servers, and a record is acknowledged when it is durable on K of them. Take it if your
+//! program must not lose what it has acknowledged: an acknowledged record survives the loss of power of
+//! all servers and the destruction of any K - 1 of them, and appends go on while N - K are away. With
+//! two copies on three servers, that is one.
 //!
-//! A log has one writer, a [`Log`]. Its handles may append from any task and any thread
+//! A log has one writer, a [`Log`], whose handles may append from any task and any thread
 //! ([`blocking::Log`] is for threads), and records that are appended at the same time share commits. A
-//! new writer takes the log over with a higher *epoch*: the servers cut the old one off, and the new
-//! one finds each acknowledged record. A lease, a consensus service or an operator gives the epoch.
-//!
-//! The program of a server is two calls: [`ServerCfg::listen`] and
+//! new writer takes the log over with a higher *epoch*, which a lease, a consensus service or an
+//! operator gives it: the servers cut the old writer off, and the new one finds each acknowledged
+//! record. The program of a server is two calls, [`ServerCfg::listen`] and
 //! [`Server::serve`](rpma::serve::Server::serve).
 //!
 //! ```
@@ -104,20 +104,18 @@
 //! # Servers that are away
 //!
 //! Appends go on while K servers have the log. A server that comes back gets the records that it has
-//! missed in the background, and so does a new one with empty memory. [`Log::state`] shows how far
-//! each server is.
+//! missed in the background, and so does a new one with empty memory.
 //!
 //! [`Log::open`] needs N - K + 1 servers that have the log. A server that was never reached has none,
-//! and [`Log::close`] does not wait for it. So before you rely on a server, see its position in
-//! [`Log::state`].
+//! and [`Log::close`] does not wait for it, so see its position in [`Log::state`] before you rely on it.
 //!
-//! A server that is gone for good is [replaced](Log::replace) by another one while the log goes on. A
-//! new one with empty memory at the same address takes the place of the old one by itself. Each server
-//! has the list of the log's servers, so a server that was replaced counts for nothing when it is
-//! back, and an old configuration opens no log ([`LogError::OtherServers`]). K servers of the log
-//! have to be there for a change.
+//! A server that is gone for good is [replaced](Log::replace) by another one while the log goes on, as
+//! long as K servers are there. A new one with empty memory at the same address takes the place of the
+//! old one by itself. Each server has the list of the log's servers, so a server that was replaced
+//! counts for nothing when it is back, and an old configuration opens no log
+//! ([`LogError::OtherServers`]).
 //!
-//! A server that is slow delays no append until it is 8 commits behind. Then appends wait for it. After
+//! A server that is slow delays no append until it is 8 commits late. Then appends wait for it. After
 //! half of [`LogCfg::set_limit`] it is set aside, and comes back later as a server that was away.
 //!
 //! # Testing
@@ -135,6 +133,11 @@
 //! ```
 //!
 //! With RDMA the feature `verbs` takes the place of `sim`. It is one of the default features.
+//!
+//! # More
+//!
+//! [The pages](rpma#the-pages) of `rpma` have the reasons for this design, with compaction and the part
+//! of the operator ("Building a log"), and the bytes in the servers' memory ("The format of a log").
 
 #![forbid(unsafe_code)]
 

@@ -1,15 +1,14 @@
 //! The tests that the author of a replicated log would write, for any log.
 //!
-//! A test that appends, cuts the power and reads back passes with most faults of a log: it takes a
-//! server that comes back in the middle of the load, a writer that thaws, or an order of answers in
-//! which one copy is alone. These are *scenes*. Each begins with a promise of every log, and fails with
-//! the simulator's report.
+//! A test that appends, cuts the power and reads back passes with most faults of a log. To find them, a
+//! server has to come back in the middle of the load, a frozen writer has to thaw, or one copy has to
+//! arrive alone. These are *scenes*: each begins with a promise of every log, and fails with the
+//! simulator's report.
 //!
 //! A log is a [`Subject`]: a program of a server, and a writer that opens, appends, reads and perhaps
-//! forgets. Its calls are awaited, and run on tokio in virtual time. Those of a
-//! [`blocking::Subject`] block, and run on threads that a seed orders. A test is one line:
-//! `Suite::new(subject).run().check()`. The page `docs/testing-your-program.md` has the rule of the
-//! judge, and a report.
+//! forgets. Its calls are awaited, and run on tokio in virtual time. Those of a [`blocking::Subject`]
+//! block, and run on threads that a seed orders. A test is one line:
+//! `Suite::new(subject).run().check()`.
 //!
 //! # A small log
 //!
@@ -20,10 +19,7 @@
 #![doc = include_str!("../examples/small-log.rs")]
 //! ```
 //!
-//! # Why a crate
-//!
-//! The scenes use `rpma`, `rpma-async` and tokio. As a module of `rpma::sim` they would make the lowest
-//! crate depend on those above it. As a crate they are one more dependency of a log's tests:
+//! # Use
 //!
 //! ```toml
 //! [dev-dependencies]
@@ -31,7 +27,12 @@
 //! ```
 //!
 //! The feature `sim` is not a default feature, so that a build of the whole workspace of `rpma` can use
-//! the libraries. Without it the crate is empty.
+//! the libraries. Without it the crate is empty. It is a crate and no module of `rpma::sim`, because it
+//! uses `rpma`, `rpma-async` and tokio, on which the simulator must not depend.
+//!
+//! # More
+//!
+//! [The page](rpma#the-pages) on testing your program has the rule of the judge, and a report.
 
 #![forbid(unsafe_code)]
 #![cfg(feature = "sim")]

@@ -1,8 +1,10 @@
-//! Writes to another host's persistent memory over RDMA, and learns when the data is safe there.
+//! Writes to another host's persistent memory over RDMA, and reports when those bytes would survive a
+//! power cut.
 //!
-//! rpma is the successor of librpma, a C library. It has librpma's objects under librpma's names,
-//! and sends the same bytes. It calls libibverbs and librdmacm directly. Two commands show the
-//! library at work. They need only a clone of the project and Rust:
+//! Use it if your program replicates a log, a database or a cache into the memory of other hosts. rpma
+//! is the successor of librpma, a C library. It keeps librpma's objects, names and wire format, so a
+//! Rust client can talk to a C server and the other way round, but it calls libibverbs and librdmacm
+//! directly. Two commands show it at work, in a clone of the project with nothing but Rust installed:
 //!
 //! ```console
 //! $ cargo sim-log    # a replicated log: it recovers from a power cut at every event of a run
@@ -48,12 +50,12 @@
 //! }
 //! ```
 //!
-//! [Getting started](crate::guide::getting_started) has the rest of this program. It runs the
-//! program on the simulated fabric, then in a guest machine, and then on hardware.
-//! [`write_durable`](Conn::write_durable) posts a write and its flush, and waits for the flush.
-//! [`PeerCfg::detect`] declares the server's platform: which flushes make data durable there. A
-//! program that has many operations in flight posts them ([operations](Conn#operations)), and waits
-//! for those that it names ([`Conn::wait_for`]).
+//! For persistent memory the server maps a device and declares, by [`PeerCfg::detect`], which flushes
+//! make data durable on that machine. [`write_durable`](Conn::write_durable) posts a write and its
+//! flush and waits for the flush, so the data survives a loss of power when it returns. A program that
+//! has many operations in flight posts them itself ([operations](Conn#operations)), and waits for those
+//! that it names ([`Conn::wait_for`]). [Getting started](crate::guide::getting_started) has the rest of
+//! this program, and runs it simulated, in a guest machine, and on hardware.
 //!
 //! # The objects
 //!
@@ -82,20 +84,61 @@
 //!
 //! Most functions `rpma_<object>_<verb>` are `<Object>::<verb>`, and a drop frees an object. A
 //! search for the C name finds the method, and the page on [porting from
-//! librpma](crate::guide::porting_from_librpma) lists them all.
+//! librpma](crate::guide::porting_from_librpma) lists them all. The crate `rpma-async` has operations
+//! that are awaited, and `rpma-log` a replicated log.
 //!
-//! # Terms
+//! # What is safe
 //!
-//! | term | meaning |
+//! **Memory.** No sequence of safe calls can corrupt memory, even with [`std::mem::forget`], drops in
+//! any order, panics, threads and a hostile peer. A region owns its memory and is deregistered before
+//! this memory is freed, and no safe method lends a reference to memory that a device can write.
+//!
+//! **Descriptors.** The descriptors of [`AsFd`](std::os::fd::AsFd) are for `poll`, `epoll` and `fcntl`.
+//! Like `/proc/self/mem`, they are an exception to the promise about memory. Bytes that a program
+//! *writes* to the descriptor of an endpoint or a connection are a command to the kernel, with
+//! addresses in it. An event that a program *reads* from a completion channel is never acknowledged, so
+//! its queue can never be destroyed.
+//!
+//! **Data.** A completed [`FlushType::Persistent`] means that the data survives a loss of power.
+//! [Persistence](crate::guide::persistence) has the conditions, and [`Conn`'s
+//! documentation](Conn#order) the order of operations.
+//!
+//! **Waits.** Each wait takes a limit, or has a second form that takes one (`…_timeout`). [When
+//! something fails](crate::guide::failures) has the reports of each fault.
+//!
+//! **Peers.** A peer with a region's descriptor ([`Mr::get_descriptor`]) can use the region as its
+//! [`MrUsage`] allows. It can also read a region that may be flushed and, on iWARP, write to a
+//! destination of reads. A peer without the descriptor can guess it, and reaches in this way any
+//! region of the [`Peer`] on which its connection was made, so use one `Peer` for each domain of
+//! trust. No traffic is encrypted or authenticated. [Security](crate::guide::security) has the
+//! details.
+//!
+//! # Requirements
+//!
+//! * Linux 6.1 or newer, on x86-64 or aarch64, and Rust 1.85 or newer.
+//! * To build: the headers and libraries of libibverbs and librdmacm (rdma-core 44 or newer), and
+//!   libclang for the bindings. A native flush needs headers of rdma-core 45 or newer.
+//! * To run: rdma-core, and an RDMA device with an address. Soft-RoCE makes a device out of any
+//!   network interface.
+//!
+//! # Features
+//!
+//! | | |
 //! |---|---|
-//! | peer, in lower case | the other side of a connection: its program, its host and its device |
-//! | [`Peer`] | an object of this host, a protection domain, under librpma's name |
-//! | [`Device`] | an RDMA device: an adapter, soft-RoCE or soft-iWARP |
-//! | adapter | an RDMA device in hardware: every device except soft-RoCE and soft-iWARP counts as one |
-//! | soft-RoCE | an RDMA device in software, by Linux's driver rxe (`rdma_rxe`) |
-//! | soft-iWARP | an RDMA device in software over TCP, by Linux's driver siw |
-//! | native flush | a flush by the device's own operation ([`Conn::has_native_flush`]) |
-//! | fallback flush | a flush by reading, on a connection without native flush ([`Conn::flush`]) |
+//! | `verbs` (default) | links libibverbs and librdmacm |
+//! | `sim` | replaces them by a simulated fabric, for tests |
+//!
+//! One of them is needed, and `sim` has precedence in every build in which cargo combines them. If
+//! some members of a workspace need `sim` and others need `verbs`, build each member by itself
+//! (`cargo build -p`).
+//!
+//! # Tests without hardware
+//!
+//! Enable the feature `sim` in `[dev-dependencies]` only. Then `cargo build` links the libraries, while
+//! `cargo test` uses the simulator and needs only Rust. In such a test any call can fail, the network
+//! can lose packets, and the power can fail at every event. [Testing your
+//! program](crate::guide::testing_your_program) leads from a first test to a log that survives every
+//! power cut.
 //!
 //! # The pages
 //!
@@ -118,51 +161,18 @@
 //! | write an async program (crate `rpma-async`) | [how it works](crate::guide::rpma_async), [testing it](crate::guide::testing_async) |
 //! | change the library | [architecture](crate::guide::architecture), [our own tests](crate::guide::testing) |
 //!
-//! # Requirements
+//! # Terms
 //!
-//! * Linux 6.1 or newer, on x86-64 or aarch64, and Rust 1.85 or newer.
-//! * To build: the headers and libraries of libibverbs and librdmacm (rdma-core 44 or newer), and
-//!   libclang for the bindings. A native flush needs headers of rdma-core 45 or newer.
-//! * To run: rdma-core, and an RDMA device with an address. Soft-RoCE makes a device out of any
-//!   network interface.
-//!
-//! With the feature `sim`, only Rust is needed.
-//!
-//! # Features
-//!
-//! | | |
+//! | term | meaning |
 //! |---|---|
-//! | `verbs` (default) | links libibverbs and librdmacm |
-//! | `sim` | replaces them by a simulated fabric, for tests |
-//!
-//! One of them is needed. `sim` has precedence over `verbs` in every build in which cargo combines
-//! them. Enable it in `[dev-dependencies]` only: then `cargo build` links the libraries, and `cargo
-//! test` uses the simulator. If some members of a workspace need `sim` and others need `verbs`,
-//! build each member by itself (`cargo build -p`).
-//!
-//! # What is safe
-//!
-//! **Memory.** No sequence of safe calls can corrupt memory, including [`std::mem::forget`], drops
-//! in any order, panics, threads, and a hostile peer. A region owns its memory, and is
-//! deregistered before the memory is freed. No safe method lends a reference to memory that a
-//! device can write.
-//!
-//! **Descriptors.** The descriptors of [`AsFd`](std::os::fd::AsFd) are for `poll`, `epoll` and
-//! `fcntl`. Like `/proc/self/mem`, they are an exception to the promise about memory. Bytes that a
-//! program *writes* to the descriptor of an endpoint or a connection are a command to the kernel,
-//! with addresses in it. An event that a program *reads* from a completion channel is never
-//! acknowledged, and its queue can never be destroyed.
-//!
-//! **Data.** A completed [`FlushType::Persistent`] means that the data survives a loss of power.
-//! The conditions, and the order of operations, are in [`Conn`'s documentation](Conn#order) and in
-//! [persistence](crate::guide::persistence).
-//!
-//! **Peers.** A peer with a region's descriptor ([`Mr::get_descriptor`]) can use the region as its
-//! [`MrUsage`] allows. It can read the region if the region may be flushed: a fallback flush is a
-//! read. On iWARP, a peer can also write to a region whose [`MrUsage`] makes it a destination of
-//! reads. A peer without the descriptor can guess it. By guessing, it can reach any region of the
-//! [`Peer`] on which its connection was made. So use one `Peer` for each domain of trust. No
-//! traffic is encrypted or authenticated. [Security](crate::guide::security) has the details.
+//! | peer, in lower case | the other side of a connection: its program, its host and its device |
+//! | [`Peer`] | an object of this host, a protection domain, under librpma's name |
+//! | [`Device`] | an RDMA device: an adapter, soft-RoCE or soft-iWARP |
+//! | adapter | an RDMA device in hardware: every device except soft-RoCE and soft-iWARP counts as one |
+//! | soft-RoCE | an RDMA device in software, by Linux's driver rxe (`rdma_rxe`) |
+//! | soft-iWARP | an RDMA device in software over TCP, by Linux's driver siw |
+//! | native flush | a flush by the device's own operation ([`Conn::has_native_flush`]) |
+//! | fallback flush | a flush by reading, on a connection without native flush ([`Conn::flush`]) |
 //!
 //! # Threads
 //!
@@ -176,11 +186,10 @@
 //! thread that waits for a lock sleeps. Never post or poll in a signal handler: if the handler
 //! interrupts the thread that holds the lock, the handler waits without end.
 //!
-//! # Programs on tokio
+//! # Programs with a loop
 //!
-//! The crate `rpma-async` has operations that are awaited, on tokio, on async-io, or with a thread
-//! of its own. A program with its own loop watches one descriptor ([`Conn::get_next_fd`],
-//! [`Wait`](wait::Wait)). [Completion events](crate::guide::completion_events) has such a loop.
+//! A program with its own loop watches one descriptor ([`Conn::get_next_fd`], [`Wait`](wait::Wait)).
+//! [Completion events](crate::guide::completion_events) has such a loop.
 //!
 //! # Processes
 //!
