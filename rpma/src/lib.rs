@@ -302,6 +302,7 @@ pub mod guide;
 /// | events that the connection manager sends by itself | [`Host::cm_event`](sim::Host::cm_event), [`sweep_events`](sim::sweep_events) |
 /// | do something at one step of a run | [`Fabric::at_step`](sim::Fabric::at_step) |
 /// | lose or delay requests and acknowledgements, interrupt the network, freeze a host | [`Fabric::between`](sim::Fabric::between), [`Host::freeze`](sim::Host::freeze) |
+/// | run a small program in all orders that deviate little | [`explore`](fn@sim::explore) |
 /// | see writes out of order on the target | [`Fabric::early_reads`](sim::Fabric::early_reads) |
 /// | have persistent memory | [`Host::pmem`](sim::Host::pmem), [`Platform`](sim::Platform) |
 /// | check every memory image that a loss of power may leave, at every event | [`Fabric::on_every_event`](sim::Fabric::on_every_event), [`Cut`](sim::Cut) |
@@ -372,6 +373,49 @@ pub mod guide;
 /// With [`repeatable`](sim::repeatable) a seed chooses the order of threads, and a run that fails
 /// can be run again. A program with threads of its own takes them from [`thread`], and its locks
 /// and channels from [`sync`].
+///
+/// A recovery that writes can lose its power, too. This one rounds a counter up to an even number,
+/// and is cut at each of its own events:
+///
+/// ```
+/// use std::path::Path;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// use rpma::pmem::PmemMap;
+/// use rpma::sim::{Fabric, Profile};
+///
+/// fn store(map: &PmemMap, value: u64) {
+///     map.write_at(0, &value.to_le_bytes()).expect("inside");
+///     map.persist(..8).expect("inside");
+/// }
+///
+/// fn recover(path: &Path) -> u64 {
+///     let map = PmemMap::open(path, 4096).expect("the memory");
+///     let counter = map.load_u64(0).expect("inside").next_multiple_of(2);
+///     store(&map, counter);
+///     counter
+/// }
+///
+/// let fabric = Fabric::new(Profile::STRICT);
+/// let host = fabric.host("counter");
+/// let memory = host.pmem("counter", 4096);
+/// let _entered = host.enter();
+/// let counted = AtomicU64::new(0);
+/// let found = fabric.find_loss_in_recovery(
+///     &memory,
+///     || counted.load(Ordering::Relaxed), // the promise, at any event
+///     recover,
+///     |promise, found| assert!(found >= promise, "{promise} counted, {found} found"),
+///     || {
+///         let map = PmemMap::open(memory.path(), 4096).expect("the memory");
+///         for number in 1..4 {
+///             store(&map, number);
+///             counted.store(number, Ordering::Relaxed);
+///         }
+///     },
+/// );
+/// assert!(found.is_ok());
+/// ```
 #[cfg(feature = "sim")]
 pub mod sim {
     #[doc(hidden)]

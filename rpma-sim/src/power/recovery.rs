@@ -28,7 +28,7 @@ impl Fabric {
     /// promises that the program has made until now. The recovery runs from each image that the
     /// program may leave. The power is cut at each event of the recovery. Then the recovery runs
     /// again from each image that this cut may leave. So the call finds a recovery that is not
-    /// idempotent.
+    /// idempotent. `rpma::sim` has an example.
     ///
     /// Equal images count once. The power is cut in the recoveries from at most 1,000 images of the
     /// program.
