@@ -134,7 +134,7 @@ pub use self::serve::Server;
 pub use self::setup::Setup;
 pub use self::task::Task;
 
-/// The test on the page on testing async programs runs.
+/// The programs on the page on testing run: those that block, and the awaited ones.
 #[cfg(all(doctest, feature = "sim", feature = "tokio"))]
-#[doc = include_str!("../../docs/testing-async.md")]
-struct TestingAsync;
+#[doc = include_str!("../../docs/testing-your-program.md")]
+struct TestingYourProgram;

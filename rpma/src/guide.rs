@@ -42,12 +42,6 @@ page!(
 );
 page!(security, "security.md");
 page!(testing, "testing.md");
-// Its programs are tests, which run on the simulated fabric.
-page!(
-    #[cfg(any(not(doctest), feature = "sim"))]
-    testing_your_program,
-    "testing-your-program.md"
-);
 // The documentation tests of rpma-async have the programs of these two.
 page!(
     #[cfg(not(doctest))]
@@ -56,6 +50,6 @@ page!(
 );
 page!(
     #[cfg(not(doctest))]
-    testing_async,
-    "testing-async.md"
+    testing_your_program,
+    "testing-your-program.md"
 );

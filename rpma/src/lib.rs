@@ -158,7 +158,7 @@
 //! | port a program from C, or come from verbs | [porting from librpma](crate::guide::porting_from_librpma) |
 //! | read a whole program | [the examples](crate::guide::examples) |
 //! | upgrade | the changelog, and the section on versions in the repository's `CONTRIBUTING.md` |
-//! | write an async program (crate `rpma-async`) | [how it works](crate::guide::rpma_async), [testing it](crate::guide::testing_async) |
+//! | write an async program (crate `rpma-async`) | [how it works](crate::guide::rpma_async), [testing it](crate::guide::testing_your_program) |
 //! | change the library | [architecture](crate::guide::architecture), [our own tests](crate::guide::testing) |
 //!
 //! # Terms
@@ -310,7 +310,7 @@ pub mod guide;
 /// | let a host lose its power and come back | [`Fabric::power_cut`](sim::Fabric::power_cut), [`Host::restart`](sim::Host::restart) |
 /// | wait for hours of virtual time without real time | [`Fabric::jump_over_waits`](sim::Fabric::jump_over_waits) |
 /// | repeat a run with its order of threads | [`repeatable`](sim::repeatable) |
-/// | test an async program, with the paused clock of tokio | [`Fabric::follow`](sim::Fabric::follow), [`Fabric::tick`](sim::Fabric::tick), [testing async programs](crate::guide::testing_async) |
+/// | test an async program, with the paused clock of tokio | [`Fabric::follow`](sim::Fabric::follow), [`Fabric::tick`](sim::Fabric::tick), [a test](crate::guide::testing_your_program#a-log-that-survives-every-cut) |
 /// | show the caller's line in the fabric's reports, if a library posts for its caller | [`Place`](sim::Place) |
 /// | have threads that wait for each other | [`sync`], [`thread`] |
 ///

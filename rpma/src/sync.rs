@@ -38,8 +38,9 @@
 //! });
 //! ```
 //!
-//! [Testing your program](crate::guide::testing_your_program) has a test of a program with
-//! threads. Other types of [`std::sync`] and other crates' locks wait in real time.
+//! [Testing your program](crate::guide::testing_your_program#threads-and-tasks) has the rules of a
+//! test with threads. Other types of [`std::sync`] and other crates' locks wait in real time. On a
+//! fabric, no [`Condvar`] wakes a thread without a notification.
 
 pub use std::sync::{Arc, LockResult, PoisonError, TryLockError, TryLockResult, Weak, atomic};
 

@@ -1,4 +1,5 @@
-//! The log of docs/testing-your-program.md, with a thread for each replica.
+//! The log of docs/testing-your-program.md, with a thread for each replica, and a batch in the place
+//! of its commit.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,5 @@
-//! A flush for visibility in the place of one for persistence: the platforms that show this fault.
-//!
-//! docs/testing-your-program.md has the table.
+//! A flush for visibility in the place of one for persistence: the platforms that show this fault,
+//! as in docs/testing-your-program.md.
 
 use crate::common::prelude::*;
 use crate::power::protocols::{check_log, place, record};
