@@ -85,30 +85,37 @@ impl Case {
         assert_eq!(ended, (0, None), "{explored}");
     }
 
-    /// Prints the lines of docs/testing.md. Each cell has a figure for each device, or for two of
-    /// four.
-    pub(crate) fn print(&self) {
+    /// A cell of `table.md`: a figure for each device, or for two of four.
+    fn cell(&self, figure: impl Fn(&Profile) -> String) -> String {
         let profiles = match self.profiles.len() {
             4 => &[Profile::RXE_6_12, Profile::STRICT],
             _ => &self.profiles[..],
         };
-        for wrong in &self.wrong {
-            let each = |figure: &dyn Fn(&Profile) -> String| {
-                let figures: Vec<_> = profiles.iter().map(figure).collect();
-                figures.join(", ")
-            };
-            let run = each(&|profile| match wrong.found(profile) {
+        let figures: Vec<_> = profiles.iter().map(figure).collect();
+        figures.join(", ")
+    }
+
+    /// The first two columns of the lines of `table.md`.
+    pub(crate) fn heads(&self) -> Vec<String> {
+        let devices = self.cell(|profile| format!("`{}`", setting(profile)));
+        let heads = self.wrong.iter();
+        heads
+            .map(|wrong| format!("| {} | {devices} |", wrong.fault))
+            .collect()
+    }
+
+    /// The lines of `table.md`.
+    pub(crate) fn rows(&self) -> Vec<String> {
+        let row = |(head, wrong): (String, &Wrong)| {
+            let run = self.cell(|profile| match wrong.found(profile) {
                 Some(found) => found.explored.runs().to_string(),
                 None => "none".to_owned(),
             });
             let [seeds, apart] = [false, true]
-                .map(|is_apart| each(&|profile| wrong.of_seeds(profile, is_apart).to_string()));
-            let devices = each(&|profile| format!("`{}`", setting(profile)));
-            println!(
-                "| {} | {devices} | {run} | {seeds} | {apart} |",
-                wrong.fault
-            );
-        }
+                .map(|is_apart| self.cell(|profile| wrong.of_seeds(profile, is_apart).to_string()));
+            format!("{head} {run} | {seeds} | {apart} |")
+        };
+        self.heads().into_iter().zip(&self.wrong).map(row).collect()
     }
 }
 

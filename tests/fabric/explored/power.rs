@@ -27,7 +27,7 @@ use crate::power::world::{Ran, Way, World};
 
 /// How many records most programs append.
 const RECORDS: u64 = 2;
-/// In the columns of docs/testing.md.
+/// In the columns of `table.md`.
 const BOTH: [Profile; 2] = [Profile::RXE_6_12, Profile::STRICT];
 const ADAPTERS: [Profile; 2] = [Profile::STRICT, Profile::ADAPTER];
 
