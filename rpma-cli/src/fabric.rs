@@ -74,6 +74,7 @@ fn simulated(host: &Host, profile: &Profile) -> Result<doctor::Host, Problem> {
         files: Files::new(Path::new("/nonexistent")),
         facts,
         addresses,
+        open: doctor::addresses::device,
     })
 }
 

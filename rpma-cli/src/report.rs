@@ -102,6 +102,16 @@ impl Finding {
         }
     }
 
+    /// One of several devices that does its work is enough: the others are spare.
+    pub(crate) fn of_devices(mut findings: Vec<Self>) -> Vec<Self> {
+        let is_bad = |finding: &Self| finding.verdict == Verdict::Bad;
+        if !findings.iter().all(is_bad) {
+            let bad = findings.iter_mut().filter(|finding| is_bad(finding));
+            bad.for_each(|finding| finding.verdict = Verdict::Note);
+        }
+        findings
+    }
+
     /// One line, and a second one with the remedy.
     pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
         let first = format!("{:<6}  {}: {}", self.verdict.word(), self.check, self.found);
@@ -314,6 +324,18 @@ mod tests {
                 "        -> modprobe rdma_ucm"
             ]
         );
+    }
+
+    #[test]
+    fn a_bad_spare_device_is_a_note() {
+        let (good, bad) = (Finding::good("a", ""), Finding::bad("b", "", ""));
+        let verdicts = |findings: &[&Finding]| -> Vec<Verdict> {
+            let findings = findings.iter().map(|finding| (*finding).clone());
+            let findings = Finding::of_devices(findings.collect());
+            findings.iter().map(|finding| finding.verdict).collect()
+        };
+        assert_eq!(verdicts(&[&good, &bad]), [Verdict::Good, Verdict::Note]);
+        assert_eq!(verdicts(&[&bad, &bad]), [Verdict::Bad; 2]);
     }
 
     /// Writes a file at once.

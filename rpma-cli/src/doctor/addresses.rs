@@ -5,8 +5,8 @@ use std::net::{IpAddr, ToSocketAddrs};
 use rpma::{Device, Side};
 
 use super::opened::Opened;
-use super::{Exam, remedies};
-#[cfg(not(feature = "sim"))]
+use super::{Exam, Host, remedies};
+#[cfg(any(test, not(feature = "sim")))]
 use crate::facts::Files;
 use crate::facts::{self, Access, Facts, ModuleState, Node, RdmaDevice};
 use crate::report::Finding;
@@ -15,7 +15,7 @@ const CHECK: &str = "address";
 
 /// The addresses that can lead to a device: those of the host, and the gids of RoCE in case that
 /// procfs does not show them.
-#[cfg(not(feature = "sim"))]
+#[cfg(any(test, not(feature = "sim")))]
 pub(super) fn of_host(files: &Files, facts: &Facts) -> Vec<String> {
     let mut addresses = facts::local_addresses(files);
     let gids = facts.devices.iter().flat_map(RdmaDevice::addresses);
@@ -26,6 +26,11 @@ pub(super) fn of_host(files: &Files, facts: &Facts) -> Vec<String> {
         }
     }
     addresses
+}
+
+/// Opens the device of an address of this host.
+pub(crate) fn device(address: &str) -> rpma::Result<Device> {
+    Device::from_addr(address, Side::Local)
 }
 
 /// Opens the devices: of the target, or all of them.
@@ -58,13 +63,13 @@ fn can_be_opened(facts: &Facts) -> bool {
 fn open_all(exam: &mut Exam<'_>) -> Vec<Finding> {
     let host = exam.host;
     let wanted = exam.wanted_device().map(str::to_owned);
-    let (mut devices, mut failed) = (Vec::new(), None);
+    let (mut devices, mut failed) = (Vec::new(), Vec::new());
     for address in &host.addresses {
         if exam.interrupt.is_set() {
             break;
         }
-        if let Err(error) = open_one(&mut devices, address) {
-            failed = Some(error);
+        if let Err(error) = open_one(host, &mut devices, address) {
+            failed.push((&**address, error));
         }
     }
     let is_wanted = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
@@ -78,14 +83,14 @@ fn open_all(exam: &mut Exam<'_>) -> Vec<Finding> {
     let is_bad = exam.devices.is_empty();
     findings.extend(
         left.iter()
-            .map(|device| not_opened(exam, device, is_bad, failed.as_ref())),
+            .map(|device| not_opened(exam, device, is_bad, &failed)),
     );
     findings
 }
 
 /// Opens the device of an address, or adds the address to its device.
-fn open_one(devices: &mut Vec<Opened>, address: &str) -> rpma::Result<()> {
-    let device = Device::from_addr(address, Side::Local)?;
+fn open_one(host: &Host, devices: &mut Vec<Opened>, address: &str) -> rpma::Result<()> {
+    let device = (host.open)(address)?;
     let known = devices
         .iter_mut()
         .find(|known| known.name() == device.get_name());
@@ -132,40 +137,55 @@ fn keep(exam: &mut Exam<'_>, devices: Vec<Opened>) -> Vec<Finding> {
     findings
 }
 
-/// A device that no address has opened.
+/// A device that no address has opened. `failed` has the tries of all addresses.
 fn not_opened(
     exam: &Exam<'_>,
     device: &RdmaDevice,
     is_bad: bool,
-    failed: Option<&rpma::Error>,
+    failed: &[(&str, rpma::Error)],
 ) -> Finding {
-    let facts = &exam.host.facts;
-    let (mut found, remedy) = match unusable_node(facts, Some(&device.name)) {
-        Some(node) => (
-            format!("{} cannot be opened without {}", device.name, node.path),
-            remedies::refused_node(&node.path, facts.container),
-        ),
-        None => match facts.missing_provider(device) {
-            Some(provider) => (
-                format!(
-                    "{} cannot be opened: rdma-core has no provider {provider} here",
-                    device.name
-                ),
-                remedies::PROVIDERS.into(),
-            ),
-            None => (
-                format!("no address of this host leads to {}", device.name),
-                remedies::no_address(device, facts.container),
-            ),
-        },
-    };
+    let own = failed.iter().find(|(address, _)| device.has(address));
+    let own = own.map(|(address, error)| (*address, error));
+    let (mut found, remedy) = why_not(&exam.host.facts, device, own);
     if !is_bad {
         return Finding::note(CHECK, found).with_remedy(remedy);
     }
-    if let Some(error) = failed {
+    let last = failed.last().map(|(_, error)| error);
+    if let Some(error) = own.map(|(_, error)| error).or(last) {
         found = format!("{found} (the last attempt: {})", remedies::reason(error));
     }
     Finding::bad(CHECK, found, remedy)
+}
+
+/// Why a device is not opened, and the remedy. `own` is an address of it, with the error.
+fn why_not(
+    facts: &Facts,
+    device: &RdmaDevice,
+    own: Option<(&str, &rpma::Error)>,
+) -> (String, String) {
+    let name = &device.name;
+    if let Some(node) = unusable_node(facts, Some(name)) {
+        let found = format!("{name} cannot be opened without {}", node.path);
+        return (found, remedies::node(node, facts));
+    }
+    if let Some(provider) = facts.missing_provider(device) {
+        let found = format!("{name} cannot be opened: rdma-core has no provider {provider} here");
+        return (found, remedies::PROVIDERS.into());
+    }
+    match own {
+        _ if !device.is_ready() => (
+            format!("{name} is not opened, and no port of it is ACTIVE"),
+            remedies::inactive(device, facts.container),
+        ),
+        Some((address, error)) => (
+            format!("{name} cannot be opened by its address {address}"),
+            remedies::of_opening(error),
+        ),
+        None => (
+            format!("no address of this host leads to {name}"),
+            remedies::no_address(device, facts),
+        ),
+    }
 }
 
 /// The file of a device, or of any one, that this process cannot open.
@@ -180,7 +200,7 @@ fn unusable_node<'a>(facts: &'a Facts, device: Option<&str>) -> Option<&'a Node>
 /// Opens the device of an address or a host name.
 fn open_target(exam: &mut Exam<'_>, target: &str) -> Vec<Finding> {
     let mut devices = Vec::new();
-    match open_one(&mut devices, target) {
+    match open_one(exam.host, &mut devices, target) {
         Ok(()) => keep(exam, devices),
         Err(error) => vec![wrong(exam, target).unwrap_or_else(|| refused(exam, target, &error))],
     }
@@ -256,18 +276,20 @@ fn refused(exam: &Exam<'_>, target: &str, error: &rpma::Error) -> Finding {
     let found =
         format!("{target} is an address of this host, and leads to no RDMA device ({reason})");
     let facts = &exam.host.facts;
-    // Of several devices nobody knows to which one the address leads.
-    let missing = match &facts.devices[..] {
-        [device] => facts.missing_provider(device),
-        _ => None,
+    let own = facts.devices.iter().find(|device| device.has(target));
+    let others = leading(exam);
+    // Of several devices, nobody knows to which one the address leads.
+    let device = match &facts.devices[..] {
+        [device] if others.is_empty() => Some(device),
+        _ => own,
     };
-    let (found, remedy) = match (unusable_node(facts, None), missing) {
-        (Some(node), _) => (found, remedies::refused_node(&node.path, facts.container)),
-        (None, Some(provider)) => (
-            format!("{found}: rdma-core has no provider {provider} here"),
-            remedies::PROVIDERS.into(),
-        ),
-        (None, None) => (found, remedies::other_address(&leading(exam))),
+    let (found, remedy) = match (device, unusable_node(facts, None)) {
+        (Some(device), _) => {
+            let (why, remedy) = why_not(facts, device, own.map(|_| (target, error)));
+            (format!("{found}: {why}"), remedy)
+        }
+        (None, Some(node)) => (found, remedies::node(node, facts)),
+        (None, None) => (found, remedies::other_address(&others)),
     };
     Finding::bad(CHECK, found, remedy)
 }
@@ -289,7 +311,7 @@ fn leading(exam: &Exam<'_>) -> Vec<String> {
     }
     for address in &exam.host.addresses {
         // A failure is about an address that nobody has asked for.
-        let _ = open_one(&mut devices, address);
+        let _ = open_one(exam.host, &mut devices, address);
     }
     devices
         .into_iter()
@@ -319,7 +341,10 @@ mod tests {
         let mut node = Node {
             path: "/dev/infiniband/rdma_cm".into(),
             device: None,
-            access: Access::Refused("denied".into()),
+            access: Access::Refused {
+                reason: "denied".into(),
+                by_rule: false,
+            },
         };
         facts.nodes.push(node.clone());
         assert!(!can_be_opened(&facts));

@@ -45,7 +45,7 @@ pub(super) fn open(exam: &mut Exam<'_>) -> Vec<Finding> {
         let finding = registrations.get(index).or(registrations.last());
         device.refuses = finding.is_some_and(|finding| finding.verdict == Verdict::Bad);
     }
-    findings.extend(registrations);
+    findings.extend(Finding::of_devices(registrations));
     exam.memory = Some(map);
     findings
 }
@@ -58,13 +58,19 @@ fn map(exam: &Exam<'_>, path: &Path, range: Option<Range>) -> Result<PmemMap, Fi
     }
     let all = PmemMap::open(path, 1).map_err(|error| {
         let files = &exam.host.files;
-        let other = exam.other_memory();
+        let (wanted, other) = (exam.wanted_memory(), exam.other_memory());
         let (reason, remedy) = match wrong(path, files, &error) {
-            Some(Wrong::Empty(found)) if exam.takes_files() => (found, remedies::size(&name)),
+            Some(Wrong::Empty(found)) if wanted.takes_files == Some(true) => {
+                (found, remedies::size(&name))
+            }
+            Some(Wrong::Directory(found)) => {
+                let file = remedies::in_directory(&exam.host.facts, &wanted, &name);
+                (found, file.unwrap_or(other))
+            }
             Some(Wrong::Empty(found) | Wrong::Other(found)) => (found, other),
             None => {
-                let container = exam.host.facts.container;
-                let rights = remedies::memory_rights(&name, &facts::user_name(files), container);
+                let user = facts::user_name(files);
+                let rights = remedies::memory_rights(&name, &user, &exam.host.facts, &error);
                 remedies::of_mapping(&error, rights, other)
             }
         };
@@ -95,7 +101,7 @@ fn unusable(exam: &Exam<'_>, path: &str) -> Option<Finding> {
         DaxState::Empty => "is the empty seed of a region, and has no memory",
         DaxState::Gone => "is a file without a device",
     };
-    let remedy = match remedies::device_remedy(dax, facts.container) {
+    let remedy = match remedies::device_remedy(dax, facts) {
         Some(remedy)
             if dax.is_persistent && facts.pmem.in_state(DaxState::Usable).next().is_none() =>
         {
@@ -110,6 +116,7 @@ fn unusable(exam: &Exam<'_>, path: &str) -> Option<Finding> {
 enum Wrong {
     /// An empty file.
     Empty(String),
+    Directory(String),
     Other(String),
 }
 
@@ -131,9 +138,10 @@ fn wrong(path: &Path, files: &Files, error: &Error) -> Option<Wrong> {
     }
     // Without sysfs, the kind of a character device is unknown.
     let is_known = matches!(error, Error::InvalidArgument(_));
-    let kind = if kind.is_dir() {
-        "a directory"
-    } else if kind.is_block_device() {
+    if kind.is_dir() {
+        return Some(Wrong::Directory(format!("{name} is a directory")));
+    }
+    let kind = if kind.is_block_device() {
         "a block device"
     } else if !kind.is_char_device() {
         "a pipe or a socket"
@@ -249,15 +257,15 @@ fn limit(exam: &Exam<'_>, map: &PmemMap) -> Option<Finding> {
 /// Registers a part of it on each device, for a moment. That changes nothing in persistent memory.
 /// There is one finding for each device, or only one for all of them.
 fn registrations(exam: &Exam<'_>, path: &Path, map: &PmemMap) -> Vec<Finding> {
+    if let Some(limit) = limit(exam, map).filter(|_| map.is_pmem()) {
+        return vec![limit];
+    }
     if exam.devices.is_empty() {
         let found = "no device to register the memory with";
         return vec![Finding::unseen(REGISTRATION, found)];
     }
     if !map.is_pmem() {
         return file_registrations(exam, path, map);
-    }
-    if let Some(limit) = limit(exam, map) {
-        return vec![limit];
     }
     let devices = exam.devices.iter();
     devices

@@ -3,7 +3,7 @@
 //! It is a list of steps. A step looks at one thing, with the files of sysfs and procfs or with the
 //! library, and returns its findings. Later steps use the devices that an earlier step has opened.
 
-mod addresses;
+pub(crate) mod addresses;
 mod devices;
 mod durable;
 mod memory;
@@ -16,13 +16,15 @@ mod trees;
 
 use std::path::Path;
 
+use rpma::Device;
 use rpma::pmem::PmemMap;
 use serde::Serialize;
 use serde_json::Value;
 
 use self::opened::Opened;
+use self::remedies::Wanted;
 use crate::args::{Doctor, Endpoint, Format};
-use crate::facts::{Facts, Files, Mode, published_facts};
+use crate::facts::{Facts, Files, published_facts};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
 use crate::report::{Finding, Outcome, Output, ResultFile, Verdict};
@@ -34,6 +36,8 @@ pub(crate) struct Host {
     pub(crate) facts: Facts,
     /// The addresses of the network interfaces, without loopback.
     pub(crate) addresses: Vec<String>,
+    /// Opens the device of an address.
+    pub(crate) open: fn(&str) -> rpma::Result<Device>,
 }
 
 #[cfg(not(feature = "sim"))]
@@ -45,6 +49,7 @@ impl Host {
         let facts = Facts::read(root);
         Self {
             addresses: addresses::of_host(&files, &facts),
+            open: addresses::device,
             facts,
             files,
         }
@@ -161,29 +166,25 @@ impl Exam<'_> {
         }
     }
 
-    /// The remedy for memory that is not persistent or not there.
-    fn other_memory(&self) -> String {
+    /// What a remedy about memory depends on.
+    fn wanted_memory(&self) -> Wanted<'_> {
         // A target that was refused would be refused again.
         let doctor = match &self.target {
             Some(target) if !self.devices.is_empty() => format!("rpma doctor {target} --memory"),
             _ => "rpma doctor --memory".into(),
         };
-        let failed = self.args.memory.as_deref().and_then(Path::to_str);
-        let other = remedies::other_memory(&self.host.facts, &doctor, failed);
-        let mut namespaces = self.host.facts.pmem.namespaces.iter();
-        let has_files =
-            namespaces.any(|namespace| namespace.mode == Mode::FsDax && namespace.is_enabled);
-        if has_files && self.takes_files() {
-            remedies::or_file(&other)
-        } else {
-            other
+        let is_able = |device: &Opened| device.peer.is_odp_capable();
+        let is_one = !self.devices.is_empty();
+        Wanted {
+            doctor,
+            failed: self.args.memory.as_deref().and_then(Path::to_str),
+            takes_files: is_one.then(|| self.devices.iter().any(is_able)),
         }
     }
 
-    /// Whether a device can register a file on a DAX file system.
-    fn takes_files(&self) -> bool {
-        let mut devices = self.devices.iter();
-        devices.any(|device| device.peer.is_odp_capable())
+    /// The remedy for memory that is not persistent or not there.
+    fn other_memory(&self) -> String {
+        remedies::other_memory(&self.host.facts, &self.wanted_memory())
     }
 
     fn is_bad(&self) -> bool {
@@ -211,7 +212,8 @@ impl Exam<'_> {
         const CHECK: &str = "remote flush";
         match self.outcome() {
             Outcome::Good => {
-                let places: Vec<_> = self.devices.iter().map(ToString::to_string).collect();
+                let serving = self.devices.iter().filter(|device| !device.refuses);
+                let places: Vec<_> = serving.map(ToString::to_string).collect();
                 let meaning = if self.is_visible_only {
                     ". It makes data visible, and not durable"
                 } else {
@@ -301,6 +303,7 @@ pub(crate) mod tests {
                 ..Facts::default()
             },
             addresses: vec!["192.0.2.1".into()],
+            open: addresses::device,
         };
         let text = Text::default();
         let outcome = examine(&args, &host, interrupt, &mut Output::to(text.clone()));

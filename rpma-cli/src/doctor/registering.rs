@@ -17,13 +17,24 @@ const LEAST: usize = 1 << 20;
 pub(super) fn locked_memory(exam: &mut Exam<'_>) -> Vec<Finding> {
     let limit = describe(exam.host.facts.locked_memory);
     if exam.devices.is_empty() {
-        return vec![Finding::unseen(
-            CHECK,
-            format!("{limit}; no device to register memory with"),
-        )];
+        return vec![without_device(exam.host.facts.locked_memory, &limit)];
     }
     let devices = exam.devices.iter();
-    devices.map(|device| finding(device, &limit)).collect()
+    Finding::of_devices(devices.map(|device| finding(device, &limit)).collect())
+}
+
+/// The limit is known before a device is.
+fn without_device(locked: LockedMemory, limit: &str) -> Finding {
+    let found = format!("{limit}; no device to register memory with");
+    let too_low_for = |len| locked.too_low_for(len).is_some();
+    if too_low_for(LEAST) {
+        let found = format!("{found}. Not even {} MiB can be registered", LEAST >> 20);
+        Finding::bad(CHECK, found, remedies::MEMLOCK)
+    } else if too_low_for(USUAL) {
+        Finding::note(CHECK, found).with_remedy(remedies::MEMLOCK)
+    } else {
+        Finding::unseen(CHECK, found)
+    }
 }
 
 fn finding(device: &Opened, limit: &str) -> Finding {
@@ -63,5 +74,28 @@ fn describe(locked: LockedMemory) -> String {
         LockedMemory {
             limit: Some(bytes), ..
         } => format!("the limit is {} KiB", bytes >> 10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Verdict;
+
+    /// Promise: a limit that is too low is found without a device.
+    #[test]
+    fn the_limit_is_judged_without_a_device() {
+        for (limit, ignored, verdict) in [
+            (Some(64 << 10), false, Verdict::Bad),
+            (Some(8 << 20), false, Verdict::Note),
+            (Some(1 << 30), false, Verdict::Unseen),
+            (Some(64 << 10), true, Verdict::Unseen),
+            (None, false, Verdict::Unseen),
+        ] {
+            let finding = without_device(LockedMemory { limit, ignored }, "the limit");
+            assert_eq!(finding.verdict, verdict, "{limit:?}");
+            let has_remedy = finding.remedy.as_deref() == Some(remedies::MEMLOCK);
+            assert_eq!(has_remedy, verdict != Verdict::Unseen, "{limit:?}");
+        }
     }
 }

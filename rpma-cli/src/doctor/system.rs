@@ -1,7 +1,7 @@
 //! Checks of the kernel's side: its release, modules, device files; containers; rdma-core.
 
 use super::remedies;
-use crate::facts::{Access, Container, Facts, Module, ModuleState, Node, RdmaCore, release_number};
+use crate::facts::{Access, Facts, ModuleState, Node, RdmaCore, release_number};
 use crate::report::Finding;
 
 /// The oldest Linux that the library is for.
@@ -55,7 +55,7 @@ pub(super) fn modules(facts: &Facts) -> Vec<Finding> {
     let absent = named(|state| state == ModuleState::Absent);
     if !absent.is_empty() {
         let found = format!("this kernel has no {}", absent.join(", "));
-        return vec![Finding::bad(CHECK, found, remedies::OTHER_KERNEL)];
+        return vec![Finding::bad(CHECK, found, remedies::other_kernel(facts))];
     }
     let missing = named(|state| state == ModuleState::Missing);
     if !missing.is_empty() {
@@ -84,23 +84,12 @@ pub(super) fn nodes(facts: &Facts, wanted: Option<&str>) -> Vec<Finding> {
     let one_is_usable = |for_device: bool| {
         nodes().any(|node| node.device.is_some() == for_device && node.access == Access::Usable)
     };
-    let is_missing = |module: &Module| module.state == ModuleState::Missing;
-    let container = facts.container;
-    let missing = |path: &str| match facts.modules.iter().any(is_missing) {
-        true => remedies::MODULES_FIRST.into(),
-        false => remedies::missing_node(path, container),
-    };
-    let finding = |node| self::node(node, one_is_usable(true), container, missing);
+    let finding = |node| self::node(node, one_is_usable(true), facts);
     nodes().map(finding).collect()
 }
 
 /// The file of one device is bad only if that of no other device can be used.
-fn node(
-    node: &Node,
-    another_is_usable: bool,
-    container: Option<Container>,
-    missing: impl Fn(&str) -> String,
-) -> Finding {
+fn node(node: &Node, another_is_usable: bool, facts: &Facts) -> Finding {
     const CHECK: &str = "device file";
     let Node {
         path,
@@ -111,16 +100,14 @@ fn node(
         Some(device) => format!("{path} ({device})"),
         None => path.clone(),
     };
-    let (found, remedy) = match access {
+    let found = match access {
         Access::Usable => {
             return Finding::good(CHECK, format!("{name} can be read and written"));
         }
-        Access::Missing => (format!("{name} does not exist"), missing(path)),
-        Access::Refused(reason) => (
-            format!("{name}: {reason}"),
-            remedies::refused_node(path, container),
-        ),
+        Access::Missing => format!("{name} does not exist"),
+        Access::Refused { reason, .. } => format!("{name}: {reason}"),
     };
+    let remedy = remedies::node(node, facts);
     if device.is_some() && another_is_usable {
         Finding::note(CHECK, found).with_remedy(remedy)
     } else {
@@ -155,6 +142,7 @@ pub(super) fn rdma_core(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::Module;
     use crate::report::Verdict;
 
     fn bad(findings: &[Finding]) -> Vec<&Finding> {
@@ -198,6 +186,13 @@ mod tests {
         );
     }
 
+    fn refused() -> Access {
+        Access::Refused {
+            reason: "denied".into(),
+            by_rule: false,
+        }
+    }
+
     #[test]
     fn a_refused_device_file_is_bad_unless_another_device_can_be_used() {
         let node = |path: &str, device: Option<&str>, access| Node {
@@ -208,11 +203,7 @@ mod tests {
         let mut facts = Facts {
             nodes: vec![
                 node("/dev/infiniband/rdma_cm", None, Access::Usable),
-                node(
-                    "/dev/infiniband/uverbs0",
-                    Some("mlx5_0"),
-                    Access::Refused("denied".into()),
-                ),
+                node("/dev/infiniband/uverbs0", Some("mlx5_0"), refused()),
             ],
             ..Facts::default()
         };

@@ -58,6 +58,7 @@ pub(crate) struct Interface {
     pub(crate) is_set_up: Option<bool>,
     /// It is in another network namespace than this process.
     pub(crate) is_elsewhere: bool,
+    pub(crate) addresses: Vec<IpAddr>,
 }
 
 impl RdmaDevice {
@@ -91,6 +92,13 @@ impl RdmaDevice {
 
     pub(crate) fn interfaces(&self) -> impl Iterator<Item = &Interface> {
         self.ports.iter().flat_map(|port| &port.interfaces)
+    }
+
+    /// Whether an address of this host, which may have a scope, is one of the device.
+    pub(crate) fn has(&self, address: &str) -> bool {
+        let of_interfaces = self.interfaces().flat_map(|of| &of.addresses).copied();
+        let mut own = self.addresses().chain(of_interfaces);
+        network::parse(address).is_some_and(|address| own.any(|own| own == address))
     }
 
     /// The gids that are addresses of a network: those of RoCE.
@@ -223,6 +231,7 @@ fn interface(files: &Files, name: String) -> Interface {
         state: attribute("operstate"),
         is_set_up: network::is_set_up(files, &name),
         is_elsewhere: !files.exists(format!("sys/class/net/{name}")),
+        addresses: network::addresses_of(files, &name),
         name,
     }
 }

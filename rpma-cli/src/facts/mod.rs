@@ -1,29 +1,38 @@
 //! What this host is, as the files of sysfs and procfs show it. All of them are readable without
 //! root, and reading changes nothing.
 
+mod blocks;
+mod containers;
 mod dax;
 mod devices;
 mod files;
+mod modules;
 mod network;
 mod pmem;
+mod providers;
 pub(crate) mod published;
 mod system;
 
 use std::path::Path;
 
+pub(crate) use self::blocks::{Mount, Use};
+pub(crate) use self::containers::Container;
 pub(crate) use self::dax::{DaxSize, dax_size};
 pub(crate) use self::devices::{Gid, Interface, Port, RdmaDevice};
 pub(crate) use self::files::Files;
 #[cfg(test)]
 pub(crate) use self::files::tests;
-#[cfg(not(feature = "sim"))]
+pub(crate) use self::modules::{Module, ModuleState};
+#[cfg(any(test, not(feature = "sim")))]
 pub(crate) use self::network::local_addresses;
 pub(crate) use self::network::parse as parse_address;
-pub(crate) use self::pmem::{Dax, DaxState, Mode, Namespace, Pmem, Region};
+pub(crate) use self::pmem::{Dax, DaxState, Dimm, Mode, Namespace, Pmem, Region};
 pub(crate) use self::published::facts as published_facts;
 pub(crate) use self::system::{
-    Access, Container, LockedMemory, Module, ModuleState, Node, RdmaCore, release_number, user_name,
+    Access, LockedMemory, Node, RdmaCore, User, release_number, user_name,
 };
+
+use self::modules::Kernel;
 
 /// What this host is, with its names and addresses. [`published_facts`] are without them.
 #[derive(Clone, Debug, Default)]
@@ -40,10 +49,13 @@ pub(crate) struct Facts {
     pub(crate) ethernet: Vec<String>,
     /// An interface of an adapter whose module for RDMA is not loaded, and that module.
     pub(crate) without_rdma: Option<(String, &'static str)>,
+    /// The modules that remedies load and that this kernel was built without.
+    pub(crate) absent: Vec<&'static str>,
     /// The providers of rdma-core that are installed, such as `mlx5`.
     pub(crate) providers: Vec<String>,
     /// Whether the kernel has soft-RoCE, if that is known.
     pub(crate) has_soft_roce: Option<bool>,
+    pub(crate) user: User,
     pub(crate) locked_memory: LockedMemory,
     /// The persistent memory.
     pub(crate) pmem: Pmem,
@@ -55,26 +67,29 @@ impl Facts {
     /// Reads about the host whose file systems begin at `root`: `/`, except in tests.
     pub(crate) fn read(root: &Path) -> Self {
         let files = Files::new(root);
+        let kernel = Kernel::read(&files);
         Self {
             kernel: files.word("proc/sys/kernel/osrelease"),
             rdma_core: system::rdma_core(&files),
-            modules: system::modules(&files),
+            modules: kernel.modules(&files),
             nodes: system::nodes(&files),
             devices: devices::read(&files),
             ethernet: network::ethernet(&files),
-            without_rdma: network::without_rdma(&files),
-            providers: system::providers(&files),
-            has_soft_roce: system::has_soft_roce(&files),
+            without_rdma: network::without_rdma(&files, &kernel),
+            absent: kernel.absent(&files),
+            providers: providers::providers(&files),
+            has_soft_roce: kernel.has_soft_roce(&files),
+            user: system::user(&files),
             locked_memory: system::locked_memory(&files),
             pmem: pmem::read(&files),
-            container: system::container(&files),
+            container: containers::container(&files),
         }
     }
 
     /// The provider of rdma-core that a device needs and that is not installed.
     pub(crate) fn missing_provider(&self, device: &RdmaDevice) -> Option<&'static str> {
         let driver = published::driver(device)?;
-        let (_, provider) = system::PROVIDERS
+        let (_, provider) = providers::PROVIDERS
             .iter()
             .find(|(known, _)| *known == driver)?;
         let is_installed = self.providers.iter().any(|name| name == provider);

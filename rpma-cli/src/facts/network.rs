@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::Files;
+use super::{Files, Kernel};
 
 /// More than a usual host has. Each one is tried.
 const MOST: usize = 256;
@@ -40,16 +40,12 @@ fn v4(files: &Files) -> Vec<String> {
     found.iter().map(Ipv4Addr::to_string).collect()
 }
 
-/// A line of `if_inet6`: the address, the index, the prefix, the scope, the flags, and the name of
-/// the interface.
 fn v6(files: &Files) -> Vec<String> {
     let Ok(lines) = files.lines("proc/net/if_inet6") else {
         return Vec::new();
     };
     let address = |line: String| {
-        let mut fields = line.split_whitespace();
-        let (digits, interface) = (fields.next()?, fields.nth(4)?);
-        let address = Ipv6Addr::from_bits(u128::from_str_radix(digits, 16).ok()?);
+        let (address, interface) = v6_line(&line)?;
         match (address.is_loopback(), address.is_unicast_link_local()) {
             (true, _) => None,
             (false, true) => Some(format!("{address}%{interface}")),
@@ -59,15 +55,37 @@ fn v6(files: &Files) -> Vec<String> {
     lines.filter_map(address).take(MOST).collect()
 }
 
+/// A line of `if_inet6`: the address, the index, the prefix, the scope, the flags, and the name of
+/// the interface.
+fn v6_line(line: &str) -> Option<(Ipv6Addr, &str)> {
+    let mut fields = line.split_whitespace();
+    let (digits, interface) = (fields.next()?, fields.nth(4)?);
+    let bits = u128::from_str_radix(digits, 16).ok()?;
+    Some((Ipv6Addr::from_bits(bits), interface))
+}
+
+/// The addresses of an interface.
+pub(super) fn addresses_of(files: &Files, interface: &str) -> Vec<IpAddr> {
+    let v4 = v4_with_interfaces(files).into_iter();
+    let v4 = v4.filter_map(|(address, name)| (name == interface).then_some(address.into()));
+    let lines = files.lines("proc/net/if_inet6").into_iter().flatten();
+    let v6 = lines.filter_map(|line| {
+        let (address, name) = v6_line(&line)?;
+        (name == interface).then_some(address.into())
+    });
+    v4.chain(v6).collect()
+}
+
 /// The Ethernet interfaces that are up: first those with an address, and adapters before virtual
 /// interfaces.
 pub(super) fn ethernet(files: &Files) -> Vec<String> {
-    let with_address = interfaces_with_address(files);
+    let with_address = v4_with_interfaces(files);
     let mut names = files.names(NET);
     names.retain(|name| is_ethernet(files, name) && is_up(files, name));
     names.sort_by_key(|name| {
         let is_virtual = !files.exists(format!("{NET}/{name}/device"));
-        (!with_address.contains(name), is_virtual)
+        let has_address = with_address.iter().any(|(_, with)| with == name);
+        (!has_address, is_virtual)
     });
     names
 }
@@ -80,7 +98,7 @@ fn is_ethernet(files: &Files, name: &str) -> bool {
 }
 
 /// The drivers of Ethernet adapters, and their modules for RDMA.
-const RDMA_MODULES: [(&str, &str); 9] = [
+pub(super) const RDMA_MODULES: [(&str, &str); 9] = [
     ("mlx4_core", "mlx4_ib"),
     ("mlx5_core", "mlx5_ib"),
     ("bnxt_en", "bnxt_re"),
@@ -93,13 +111,14 @@ const RDMA_MODULES: [(&str, &str); 9] = [
 ];
 
 /// An interface of an adapter whose module for RDMA is not loaded, and that module.
-pub(super) fn without_rdma(files: &Files) -> Option<(String, &'static str)> {
+pub(super) fn without_rdma(files: &Files, kernel: &Kernel) -> Option<(String, &'static str)> {
     files.names(NET).into_iter().find_map(|name| {
         let driver = files.link(format!("{NET}/{name}/device/driver"))?;
         let driver = driver.rsplit('/').next()?;
         let (_, module) = RDMA_MODULES.iter().find(|(known, _)| *known == driver)?;
-        let is_loaded = files.exists(format!("sys/module/{module}"));
-        (!is_loaded).then_some((name, *module))
+        let is_running =
+            files.exists(format!("sys/module/{module}")) || kernel.has_built_in(module);
+        (!is_running).then_some((name, *module))
     })
 }
 
@@ -116,23 +135,33 @@ pub(super) fn is_set_up(files: &Files, name: &str) -> Option<bool> {
     Some(flags & 1 == 1)
 }
 
-/// Those with an IPv4 address. `fib_trie` has no interfaces, and the route of the address's network
-/// has one.
-fn interfaces_with_address(files: &Files) -> Vec<String> {
-    let own: Vec<u32> = v4(files)
+/// The IPv4 addresses with their interfaces. `fib_trie` has no interfaces, and the route of the
+/// address's network has one.
+fn v4_with_interfaces(files: &Files) -> Vec<(Ipv4Addr, String)> {
+    let own: Vec<Ipv4Addr> = v4(files)
         .iter()
-        .filter_map(|address| address.parse().ok())
-        .map(|address: Ipv4Addr| address.to_bits())
+        .filter_map(|text| text.parse().ok())
         .collect();
-    let routes = files.lines("proc/net/route").into_iter().flatten();
-    let routes = routes.filter_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let (name, network, mask) = (fields.first()?, fields.get(1)?, fields.get(7)?);
-        let (network, mask) = (route_number(network)?, route_number(mask)?);
-        let is_own = mask != 0 && own.iter().any(|address| address & mask == network);
-        is_own.then(|| (*name).to_owned())
-    });
-    routes.collect()
+    let mut found = Vec::new();
+    for line in files.lines("proc/net/route").into_iter().flatten() {
+        let Some((interface, network, mask)) = route(&line).filter(|(.., mask)| *mask != 0) else {
+            continue;
+        };
+        let of_network = own.iter().filter(|own| own.to_bits() & mask == network);
+        found.extend(of_network.map(|own| (*own, interface.to_owned())));
+    }
+    found
+}
+
+/// A line of `route`: the interface, the network and, as its eighth field, the mask.
+fn route(line: &str) -> Option<(&str, u32, u32)> {
+    let mut fields = line.split_whitespace();
+    let (interface, network) = (fields.next()?, fields.next()?);
+    Some((
+        interface,
+        route_number(network)?,
+        route_number(fields.nth(5)?)?,
+    ))
 }
 
 /// The bytes of an address in the order of the network, as one number of this machine.

@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use super::Files;
+use super::blocks::{self, Mount, Use};
 
 const ND: &str = "sys/bus/nd/devices";
 const ND_DRIVERS: &str = "sys/bus/nd/drivers";
@@ -16,6 +17,7 @@ const SMALLEST: u64 = 16 << 20;
 pub(crate) struct Pmem {
     pub(crate) dax: Vec<Dax>,
     pub(crate) regions: Vec<Region>,
+    pub(crate) dimms: Vec<Dimm>,
     /// Without those that are empty.
     pub(crate) namespaces: Vec<Namespace>,
 }
@@ -48,6 +50,14 @@ pub(crate) enum DaxState {
     Gone,
 }
 
+/// A module of memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Dimm {
+    pub(crate) name: String,
+    /// Its passphrase is set and was not given, so nothing can use its memory.
+    pub(crate) is_locked: bool,
+}
+
 /// A region of libnvdimm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Region {
@@ -66,8 +76,9 @@ pub(crate) struct Namespace {
     pub(crate) size: u64,
     pub(crate) is_enabled: bool,
     pub(crate) is_read_only: bool,
-    /// Where its file system is mounted.
-    pub(crate) mounted: Option<String>,
+    /// Its block device, such as `pmem0`.
+    pub(crate) block: Option<String>,
+    pub(crate) uses: Vec<Use>,
 }
 
 /// The mode of a namespace, as `ndctl` calls it.
@@ -105,6 +116,15 @@ impl Pmem {
     }
 }
 
+impl Namespace {
+    pub(crate) fn mounts(&self) -> impl Iterator<Item = &Mount> {
+        self.uses.iter().filter_map(|of| match of {
+            Use::Mount(mount) => Some(mount),
+            _ => None,
+        })
+    }
+}
+
 impl Region {
     pub(crate) fn has_space(&self) -> bool {
         self.space >= SMALLEST && self.is_enabled && !self.is_read_only
@@ -116,6 +136,7 @@ pub(super) fn read(files: &Files) -> Pmem {
     let with = |prefix: &'static str| names.iter().filter(move |name| name.starts_with(prefix));
     Pmem {
         dax: dax(files),
+        dimms: with("nmem").map(|name| dimm(files, name)).collect(),
         regions: with("region").map(|name| region(files, name)).collect(),
         namespaces: with("namespace")
             .filter_map(|name| namespace(files, name))
@@ -183,6 +204,14 @@ fn state(files: &Files, name: &str, has_bus: bool) -> DaxState {
     }
 }
 
+fn dimm(files: &Files, name: &str) -> Dimm {
+    let security = files.word(format!("{ND}/{name}/security"));
+    Dimm {
+        name: name.to_owned(),
+        is_locked: security.as_deref() == Some("locked"),
+    }
+}
+
 fn region(files: &Files, name: &str) -> Region {
     let space = number(files, name, "max_available_extent");
     Region {
@@ -213,28 +242,20 @@ fn namespace(files: &Files, name: &str) -> Option<Namespace> {
     // The personality that has claimed it, if it is not raw.
     let holder = files.word(format!("{ND}/{name}/holder"));
     let devices = [name, holder.as_deref().unwrap_or(name)];
+    let mut blocks = devices
+        .iter()
+        .flat_map(|device| files.names(format!("{ND}/{device}/block")));
+    let block = blocks.next();
     Some(Namespace {
         name: name.to_owned(),
         mode,
         size,
         is_enabled: has_driver(files, &devices),
         is_read_only,
-        mounted: mounted(files, &devices),
-    })
-}
-
-/// The first mount of a block device of these. A line of the table begins with `/dev/pmem0 /mnt `.
-fn mounted(files: &Files, devices: &[&str]) -> Option<String> {
-    let blocks: Vec<String> = devices
-        .iter()
-        .flat_map(|device| files.names(format!("{ND}/{device}/block")))
-        .collect();
-    let mut mounts = files.lines("proc/self/mounts").ok()?;
-    mounts.find_map(|line| {
-        let (source, rest) = line.strip_prefix("/dev/")?.split_once(' ')?;
-        let is_of = blocks.iter().any(|block| block == source);
-        let (place, _) = rest.split_once(' ')?;
-        is_of.then(|| place.to_owned())
+        uses: block
+            .as_ref()
+            .map_or_else(Vec::new, |block| blocks::uses(files, block)),
+        block,
     })
 }
 
@@ -349,13 +370,23 @@ mod tests {
                 "/dev/pmem0 /var ext4 rw 0 0\n/dev/pmem1 /mnt ext4 rw,dax 0 0\n",
             ),
         ])?;
+        let mount = Mount {
+            source: "/dev/pmem1".into(),
+            place: "/mnt".into(),
+            is_dax: true,
+            can_be_dax: true,
+        };
         let namespace = |name: &str, mode, size, is_enabled| Namespace {
             name: name.into(),
             mode,
             size,
             is_enabled,
             is_read_only: is_enabled,
-            mounted: is_enabled.then(|| "/mnt".into()),
+            block: is_enabled.then(|| "pmem1".into()),
+            uses: match is_enabled {
+                true => vec![Use::Mount(mount.clone())],
+                false => Vec::new(),
+            },
         };
         assert_eq!(
             pmem.namespaces,

@@ -17,7 +17,7 @@ pub(crate) fn facts(facts: &Facts) -> Value {
             "access": match node.access {
                 Access::Usable => "usable",
                 Access::Missing => "missing",
-                Access::Refused(_) => "refused",
+                Access::Refused { .. } => "refused",
             },
         })
     };
@@ -34,6 +34,7 @@ pub(crate) fn facts(facts: &Facts) -> Value {
         "locked_memory": facts.locked_memory,
         "container": facts.container,
         "dax": each(&pmem.dax, |dax| json!({"state": dax.state, "persistent": dax.is_persistent})),
+        "dimms": each(&pmem.dimms, |dimm| json!({"locked": dimm.is_locked})),
         "regions": each(&pmem.regions, |region| json!({
             "space": region.space,
             "enabled": region.is_enabled,
@@ -44,7 +45,8 @@ pub(crate) fn facts(facts: &Facts) -> Value {
             "size": namespace.size,
             "enabled": namespace.is_enabled,
             "read_only": namespace.is_read_only,
-            "mounted": namespace.mounted.is_some(),
+            "mounted": namespace.mounts().next().is_some(),
+            "in_use": !namespace.uses.is_empty(),
         })),
     })
 }
@@ -232,7 +234,7 @@ pub(crate) mod tests {
     ];
 
     /// The files that facts are read from. A name in a path is the secret one as well.
-    const FILES: [&str; 36] = [
+    const FILES: [&str; 40] = [
         "proc/sys/kernel/osrelease",
         "proc/sys/kernel/hostname",
         "proc/self/maps",
@@ -267,6 +269,10 @@ pub(crate) mod tests {
         "sys/bus/nd/devices/namespace0.0/mode",
         "sys/bus/nd/devices/namespace0.0/size",
         "sys/bus/nd/devices/namespace0.0/holder",
+        "sys/bus/nd/devices/namespace0.0/block/NAME",
+        "sys/bus/nd/devices/nmem0/security",
+        "sys/class/block/NAME/dm/name",
+        "proc/self/mounts",
         "sys/bus/nd/devices/region0/available_size",
         "sys/bus/nd/devices/region0/read_only",
     ];

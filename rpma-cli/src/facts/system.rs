@@ -1,93 +1,16 @@
-//! The kernel's side: modules, device files, the limit of locked memory, containers; and rdma-core.
+//! Device files, the limit of locked memory, the user, and the versions of the kernel and rdma-core.
 
 use std::fs::OpenOptions;
 use std::io;
 
+use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::Serialize;
 
 use super::Files;
 
-/// The modules that every program on librdmacm needs, in the order of their dependences; and a file
-/// that each of them makes, also if it is built in.
-const MODULES: [(&str, &str); 4] = [
-    ("ib_core", "sys/class/infiniband"),
-    ("ib_uverbs", "sys/class/infiniband_verbs"),
-    // It makes no file of its own.
-    ("rdma_cm", "sys/class/misc/rdma_cm"),
-    ("rdma_ucm", "sys/class/misc/rdma_cm"),
-];
-
 /// The capability to lock memory without a limit.
 const CAP_IPC_LOCK: u32 = 14;
-
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Module {
-    pub(crate) name: &'static str,
-    pub(crate) state: ModuleState,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum ModuleState {
-    Loaded,
-    BuiltIn,
-    /// It can be loaded, as far as this process sees.
-    Missing,
-    /// It cannot be loaded: this kernel was built without it.
-    Absent,
-}
-
-/// Whether this kernel has soft-RoCE. `None` if its modules cannot be seen, as in a container.
-pub(super) fn has_soft_roce(files: &Files) -> Option<bool> {
-    let is_soft_roce = |name: &str| name == "rdma_rxe";
-    if files.exists("sys/module/rdma_rxe") {
-        return Some(true);
-    }
-    let mut lists =
-        ["modules.dep", "modules.builtin"].map(|list| listed(files, list, is_soft_roce));
-    lists[0].as_ref()?;
-    Some(lists.iter_mut().flatten().any(|list| !list.is_empty()))
-}
-
-/// Which modules are there.
-pub(super) fn modules(files: &Files) -> Vec<Module> {
-    let is_ours = |name: &str| MODULES.iter().any(|(ours, _)| *ours == name);
-    let built_in = listed(files, "modules.builtin", is_ours).unwrap_or_default();
-    // In a container there is no such file.
-    let loadable = listed(files, "modules.dep", is_ours);
-    let state = |name: &str, made: &str| {
-        let is_in = |list: &Vec<String>| list.iter().any(|module| module == name);
-        if is_in(&built_in) {
-            ModuleState::BuiltIn
-        } else if files.exists(format!("sys/module/{name}")) || files.exists(made) {
-            ModuleState::Loaded
-        } else if loadable.as_ref().is_none_or(is_in) {
-            ModuleState::Missing
-        } else {
-            ModuleState::Absent
-        }
-    };
-    let module = |(name, made)| Module {
-        name,
-        state: state(name, made),
-    };
-    MODULES.map(module).into()
-}
-
-/// The wanted modules that a list of the kernel's build has. A line begins with a path:
-/// `kernel/drivers/infiniband/core/ib_core.ko.xz: ...`.
-fn listed(files: &Files, list: &str, is_wanted: impl Fn(&str) -> bool) -> Option<Vec<String>> {
-    let release = files.word("proc/sys/kernel/osrelease")?;
-    let lines = files.lines(format!("lib/modules/{release}/{list}")).ok()?;
-    let name = |line: String| {
-        let path = line.split(':').next()?;
-        let file = path.rsplit('/').next()?;
-        Some(file.split('.').next()?.replace('-', "_"))
-    };
-    let is_wanted = |name: &String| is_wanted(name);
-    Some(lines.filter_map(name).filter(is_wanted).collect())
-}
 
 /// A device file that the libraries open.
 #[derive(Clone, Debug)]
@@ -103,8 +26,11 @@ pub(crate) enum Access {
     /// It was opened for reading and writing.
     Usable,
     Missing,
-    /// The reason.
-    Refused(String),
+    Refused {
+        reason: String,
+        /// Not the file's permissions forbid it (`EACCES`), but a rule of a control group (`EPERM`).
+        by_rule: bool,
+    },
 }
 
 /// The files of the devices that sysfs has, and that of the connection manager.
@@ -134,7 +60,10 @@ fn node(files: &Files, name: &str, device: Option<String>) -> Node {
         access: match opened {
             Ok(_) => Access::Usable,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Access::Missing,
-            Err(error) => Access::Refused(error.to_string()),
+            Err(error) => Access::Refused {
+                by_rule: error.raw_os_error() == Some(Errno::PERM.raw_os_error()),
+                reason: error.to_string(),
+            },
         },
     }
 }
@@ -183,6 +112,22 @@ fn has_capability(files: &Files, capability: u32) -> bool {
     effective.is_some_and(|effective| effective >> capability & 1 == 1)
 }
 
+/// The user of this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct User {
+    pub(crate) is_root: bool,
+    /// The users of this process are others than those of the host, as in a container of an ordinary
+    /// user.
+    pub(crate) is_mapped: bool,
+}
+
+pub(super) fn user(files: &Files) -> User {
+    User {
+        is_root: geteuid().is_root(),
+        is_mapped: !is_in_first_namespace(files),
+    }
+}
+
 /// Whether the users of this process are those of the host. A container of an ordinary user has a
 /// part of them, and its capabilities do not count for the limit.
 fn is_in_first_namespace(files: &Files) -> bool {
@@ -205,46 +150,25 @@ pub(super) fn rdma_core(files: &Files) -> RdmaCore {
     }
 }
 
-/// The name of the mapped file has the version: `libibverbs.so.1.14.56.0`.
-fn loaded(files: &Files) -> Option<u32> {
+/// The path of libibverbs, which this process has mapped: `/usr/lib/libibverbs.so.1.14.56.0`.
+pub(super) fn libibverbs(files: &Files) -> Option<String> {
     let mut lines = files.lines("proc/self/maps").ok()?;
     lines.find_map(|line| {
-        let (_, file) = line.rsplit_once('/')?;
-        release_of(file.strip_prefix("libibverbs.so.")?)
+        let (_, path) = line.split_once('/')?;
+        path.contains("/libibverbs.so.").then(|| format!("/{path}"))
     })
+}
+
+/// The path has the version.
+fn loaded(files: &Files) -> Option<u32> {
+    let path = libibverbs(files)?;
+    let (_, version) = path.rsplit_once("/libibverbs.so.")?;
+    release_of(version)
 }
 
 /// libibverbs carries rdma-core's version as its third number: `1.14.56.0`.
 fn release_of(version: &str) -> Option<u32> {
     version.split('.').nth(2)?.parse().ok()
-}
-
-/// The drivers of devices, and their providers in rdma-core.
-pub(super) const PROVIDERS: [(&str, &str); 16] = [
-    ("mlx4_core", "mlx4"),
-    ("mlx5_core", "mlx5"),
-    ("bnxt_en", "bnxt_re"),
-    ("ice", "irdma"),
-    ("i40e", "irdma"),
-    ("cxgb4", "cxgb4"),
-    ("qede", "qedr"),
-    ("hns3", "hns"),
-    ("be2net", "ocrdma"),
-    ("hfi1", "hfi1verbs"),
-    ("ib_qib", "ipathverbs"),
-    ("erdma", "erdma"),
-    ("mana", "mana"),
-    ("vmw_pvrdma", "vmw_pvrdma"),
-    ("rdma_rxe", "rxe"),
-    ("siw", "siw"),
-];
-
-/// The providers that are installed: `mlx5.driver`.
-pub(super) fn providers(files: &Files) -> Vec<String> {
-    let names = files.names("etc/libibverbs.d").into_iter();
-    names
-        .filter_map(|name| Some(name.strip_suffix(".driver")?.to_owned()))
-        .collect()
 }
 
 /// The first two numbers of a kernel's release.
@@ -266,142 +190,10 @@ pub(crate) fn user_name(files: &Files) -> String {
     names.next().unwrap_or(number.clone())
 }
 
-/// A program that makes containers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Container {
-    Docker,
-    Podman,
-    Kubernetes,
-    Lxc,
-    SystemdNspawn,
-    /// The process is in namespaces of its own.
-    Unknown,
-}
-
-impl Container {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Docker => "docker",
-            Self::Podman => "podman",
-            Self::Kubernetes => "kubernetes",
-            Self::Lxc => "lxc",
-            Self::SystemdNspawn => "systemd-nspawn",
-            Self::Unknown => "of an unknown program",
-        }
-    }
-
-    /// From the word that its program gives: `container=` of the first process, and the files that
-    /// systemd makes of it.
-    fn from_word(word: &str) -> Self {
-        match word.trim() {
-            "docker" => Self::Docker,
-            "podman" | "oci" => Self::Podman,
-            "kube" | "kubernetes" => Self::Kubernetes,
-            "lxc" | "lxc-libvirt" => Self::Lxc,
-            "systemd-nspawn" => Self::SystemdNspawn,
-            _ => Self::Unknown,
-        }
-    }
-}
-
-/// A directory that Kubernetes mounts.
-const SERVICE_ACCOUNT: &str = "run/secrets/kubernetes.io/serviceaccount";
-/// The namespaces of the host have these numbers (`PROC_PID_INIT_INO` and the others).
-const FIRST_NAMESPACES: [(&str, &str); 5] = [
-    ("pid", "pid:[4026531836]"),
-    ("cgroup", "cgroup:[4026531835]"),
-    ("uts", "uts:[4026531838]"),
-    ("ipc", "ipc:[4026531839]"),
-    ("user", "user:[4026531837]"),
-];
-
-/// The container of this process. A mark of its program counts only if a namespace can be another
-/// one than the host's: a disk that was made from an image has the mark as well.
-pub(super) fn container(files: &Files) -> Option<Container> {
-    let is_first = |(kind, first): (&str, &str)| {
-        let own = files.link(format!("proc/self/ns/{kind}"))?;
-        Some(own == first)
-    };
-    let are_first = FIRST_NAMESPACES.map(is_first);
-    if are_first == [Some(true); 5] {
-        return None;
-    }
-    let is_apart = are_first[..2].contains(&Some(false));
-    marked(files).or(is_apart.then_some(Container::Unknown))
-}
-
-/// The program whose mark is there.
-fn marked(files: &Files) -> Option<Container> {
-    let has_account = |dir: &&str| files.exists(format!("{dir}{SERVICE_ACCOUNT}"));
-    if ["", "var/"].iter().any(has_account) {
-        return Some(Container::Kubernetes);
-    }
-    if files.exists("run/.containerenv") {
-        return Some(Container::Podman);
-    }
-    if files.exists(".dockerenv") {
-        return Some(Container::Docker);
-    }
-    let words = ["run/systemd/container", "run/host/container-manager"];
-    let word = words.iter().find_map(|path| files.word(path));
-    let word = word.or_else(|| first_process(files))?;
-    Some(Container::from_word(&word))
-}
-
-/// The variable `container` of the first process, if this user may read it.
-fn first_process(files: &Files) -> Option<String> {
-    let variables = files.word("proc/1/environ")?;
-    let mut variables = variables.split('\0');
-    let word = variables.find_map(|variable| variable.strip_prefix("container="))?;
-    (!word.is_empty()).then(|| word.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::files::tests::tree;
     use super::*;
-
-    fn states(paths: &[(&str, &str)]) -> io::Result<Vec<ModuleState>> {
-        let tree = tree(paths)?;
-        let modules = modules(&Files::new(tree.path()));
-        Ok(modules.iter().map(|module| module.state).collect())
-    }
-
-    #[test]
-    fn modules_are_loaded_built_in_or_missing() -> io::Result<()> {
-        use ModuleState::{Absent, BuiltIn, Loaded, Missing};
-        assert_eq!(states(&[])?, [Missing; 4]);
-        let loaded = [
-            ("sys/module/ib_core/", ""),
-            ("sys/module/ib_uverbs/", ""),
-            ("sys/module/rdma_cm/", ""),
-        ];
-        assert_eq!(states(&loaded)?, [Loaded, Loaded, Loaded, Missing]);
-        let built_in = [
-            ("proc/sys/kernel/osrelease", "6.12.1\n"),
-            (
-                "lib/modules/6.12.1/modules.builtin",
-                "kernel/drivers/infiniband/core/ib_core.ko\nkernel/drivers/infiniband/core/rdma_cm.ko\nspoilt\n",
-            ),
-            ("sys/class/infiniband_verbs/", ""),
-        ];
-        assert_eq!(states(&built_in)?, [BuiltIn, Loaded, BuiltIn, Missing]);
-        let cut_down = [
-            ("proc/sys/kernel/osrelease", "6.12.1\n"),
-            (
-                "lib/modules/6.12.1/modules.dep",
-                "kernel/drivers/infiniband/core/ib_core.ko.xz: kernel/drivers/dax/rdma_cm.ko.xz\n",
-            ),
-        ];
-        assert_eq!(states(&cut_down)?, [Missing, Absent, Absent, Absent]);
-        // In a container without /lib/modules, the files show it.
-        assert_eq!(
-            states(&[("sys/class/misc/rdma_cm/", "")])?[2..],
-            [Loaded; 2]
-        );
-        Ok(())
-    }
 
     #[test]
     fn device_files_are_tried() -> io::Result<()> {
@@ -425,7 +217,10 @@ mod tests {
             (first.device.as_deref(), &first.access),
             (Some("rxe0"), &Access::Usable)
         );
-        assert!(matches!(second.access, Access::Refused(_)), "{second:?}");
+        assert!(
+            matches!(second.access, Access::Refused { by_rule: false, .. }),
+            "{second:?}"
+        );
         Ok(())
     }
 
@@ -498,82 +293,6 @@ mod tests {
         let known = tree(&[("etc/passwd", &passwd)])?;
         assert_eq!(user_name(&Files::new(known.path())), "ann");
         assert_eq!(user_name(&Files::new(tree(&[])?.path())), number);
-        Ok(())
-    }
-
-    /// Promise: the usual programs leave these marks, and a word in a line is none.
-    #[test]
-    fn containers_are_seen_by_their_properties() -> io::Result<()> {
-        use Container::{Docker, Kubernetes, Lxc, Podman, SystemdNspawn, Unknown};
-        for (file, text, kind) in [
-            ("run/.containerenv", "", Some(Podman)),
-            (".dockerenv", "", Some(Docker)),
-            ("run/systemd/container", "lxc\n", Some(Lxc)),
-            (
-                "run/host/container-manager",
-                "systemd-nspawn\n",
-                Some(SystemdNspawn),
-            ),
-            ("proc/1/environ", "A=1\0container=lxc\0", Some(Lxc)),
-            ("proc/1/environ", "A=1\0xcontainer=lxc\0", None),
-            (
-                "run/secrets/kubernetes.io/serviceaccount/",
-                "",
-                Some(Kubernetes),
-            ),
-            (
-                "var/run/secrets/kubernetes.io/serviceaccount/",
-                "",
-                Some(Kubernetes),
-            ),
-            ("proc/self/ns/pid", "-> pid:[4026531836]", None),
-            ("proc/self/ns/pid", "-> pid:[4026532198]", Some(Unknown)),
-            (
-                "proc/self/ns/cgroup",
-                "-> cgroup:[4026532198]",
-                Some(Unknown),
-            ),
-            // A login on a host, whose user has built something.
-            (
-                "proc/self/cgroup",
-                "0::/user.slice/docker-build/lxc.scope\n",
-                None,
-            ),
-            (
-                "proc/self/cgroup",
-                "4:rdma:/kubepods/burstable/pod1\n",
-                None,
-            ),
-        ] {
-            let tree = tree(&[(file, text)])?;
-            assert_eq!(container(&Files::new(tree.path())), kind, "{file} {text}");
-        }
-        Ok(())
-    }
-
-    /// Promise: a disk that was made from an image of docker is no container.
-    #[test]
-    fn a_mark_in_the_namespaces_of_the_host_is_none() -> io::Result<()> {
-        let files = |other: Option<&str>| {
-            let links = FIRST_NAMESPACES.map(|(kind, first)| {
-                let target = match other == Some(kind) {
-                    true => format!("-> {kind}:[4026532198]"),
-                    false => format!("-> {first}"),
-                };
-                (format!("proc/self/ns/{kind}"), target)
-            });
-            let mut files: Vec<_> = links
-                .iter()
-                .map(|(path, text)| (&**path, &**text))
-                .collect();
-            files.push((".dockerenv", ""));
-            let tree = tree(&files)?;
-            Ok::<_, io::Error>(container(&Files::new(tree.path())))
-        };
-        assert_eq!(files(None)?, None);
-        for (kind, _) in FIRST_NAMESPACES {
-            assert_eq!(files(Some(kind))?, Some(Container::Docker), "{kind}");
-        }
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! The devices, the limit and the network of a host for a container, in the options of the program
 //! that made the container.
 
-use crate::facts::{Container, Facts};
+use crate::facts::{Container, Facts, User};
 
 /// The options that give the devices, the limit and the network of a host to a container.
 pub(in crate::doctor) fn give(container: Container, facts: &Facts) -> String {
@@ -62,6 +62,26 @@ pub(super) fn give_path(container: Container, path: &str) -> String {
             format!("let the program that made these namespaces give {path} to this one")
         }
     }
+}
+
+/// For a device that the container has, and that is refused by its permissions (`EACCES`). `command`
+/// gives the right.
+pub(super) fn refused_in_container(container: Container, user: User, command: &str) -> String {
+    if user.is_root && !user.is_mapped {
+        let option = match container {
+            Container::Docker | Container::Podman => " (--security-opt label=disable for SELinux)",
+            _ => "",
+        };
+        return format!(
+            "the container has it, and SELinux, AppArmor or a mount with `nodev` refuses it to root: permit it \
+             there{option}"
+        );
+    }
+    let place = match user.is_mapped {
+        true => "as root, on the host of the container",
+        false => "as root, in the container",
+    };
+    format!("the container has it, and its permissions refuse this user. {place}: {command}")
 }
 
 /// For a container in another network than its device.

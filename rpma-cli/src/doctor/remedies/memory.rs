@@ -1,24 +1,38 @@
 //! The remedies for memory, by the drivers and the modes that this host has. None loses data if another
 //! one can help.
 
-use super::{LOG, PAGE, give_path};
-use crate::facts::{Container, Dax, DaxState, Facts, Mode, Namespace, Pmem, Region};
+use super::{LOG, PAGE, files, give_path, or_other_kernel};
+use crate::facts::{Dax, DaxState, Dimm, Facts, Mode, Namespace, Pmem, Region, Use};
 
-/// For memory that is not persistent or not there: the best that this host has. `doctor` is the
-/// command, up to the path of the memory. `failed` is a path that was tried.
-pub(in crate::doctor) fn other_memory(facts: &Facts, doctor: &str, failed: Option<&str>) -> String {
+/// The command that a remedy about memory begins with.
+pub(in crate::doctor) struct Wanted<'a> {
+    /// It, up to the path of the memory.
+    pub(in crate::doctor) doctor: String,
+    /// A path that was tried.
+    pub(in crate::doctor) failed: Option<&'a str>,
+    /// Whether an RDMA device can register a file on a DAX file system, if one was opened.
+    pub(in crate::doctor) takes_files: Option<bool>,
+}
+
+/// For memory that is not persistent or not there: the best that this host has.
+pub(in crate::doctor) fn other_memory(facts: &Facts, wanted: &Wanted<'_>) -> String {
+    let Wanted { doctor, failed, .. } = wanted;
     let pmem = &facts.pmem;
     let usable = pmem.in_state(DaxState::Usable).map(Dax::path);
-    let usable: Vec<String> = usable.filter(|path| failed != Some(path)).collect();
+    let usable: Vec<String> = usable.filter(|path| *failed != Some(path)).collect();
     if let [path, others @ ..] = &usable[..] {
+        let or_file = match (wanted.takes_files, files::on_dax(facts)) {
+            (Some(true), Some(mount)) => format!("; or name a file on {}", mount.place),
+            _ => String::new(),
+        };
         return match others {
-            [] => format!("{doctor} {path}"),
-            others => format!("{doctor} {path} (or {})", others.join(", ")),
+            [] => format!("{doctor} {path}{or_file}"),
+            others => format!("{doctor} {path} (or {}){or_file}", others.join(", ")),
         };
     }
     let of_device = DEVICE_STATES.iter().find_map(|state| {
         let device = pmem.in_state(*state).next()?;
-        device_remedy(device, facts.container)
+        device_remedy(device, facts)
     });
     if let Some(remedy) = of_device {
         return remedy;
@@ -29,8 +43,8 @@ pub(in crate::doctor) fn other_memory(facts: &Facts, doctor: &str, failed: Optio
              machine for tests"
         );
     }
-    of_regions(facts).unwrap_or_else(|| {
-        let is_failed = |dax: &Dax| failed == Some(&*dax.path());
+    of_regions(facts, wanted).unwrap_or_else(|| {
+        let is_failed = |dax: &Dax| *failed == Some(&*dax.path());
         if pmem.in_state(DaxState::Usable).any(is_failed) {
             return LOG.into();
         }
@@ -40,11 +54,12 @@ pub(in crate::doctor) fn other_memory(facts: &Facts, doctor: &str, failed: Optio
     })
 }
 
-/// The remedy that the regions and namespaces have. The ones that lose data come last.
-fn of_regions(facts: &Facts) -> Option<String> {
+/// The remedy that the regions and namespaces have. One that loses no data comes first.
+fn of_regions(facts: &Facts, wanted: &Wanted<'_>) -> Option<String> {
     let Pmem {
         regions,
         namespaces,
+        dimms,
         ..
     } = &facts.pmem;
     let is_off = |namespace: &&Namespace| namespace.mode == Mode::DevDax && !namespace.is_enabled;
@@ -58,14 +73,42 @@ fn of_regions(facts: &Facts) -> Option<String> {
             "as root: ndctl create-namespace --mode=devdax --region={name}. It makes a device-DAX"
         ));
     }
+    if let Some(Dimm { name, .. }) = dimms.iter().find(|dimm| dimm.is_locked) {
+        return Some(format!(
+            "{name} is locked by its passphrase. As root, with its key: ndctl load-keys; ndctl enable-dimm {name}; \
+             ndctl enable-region all"
+        ));
+    }
     if let Some(Region { name, .. }) = regions.iter().find(|region| !region.is_enabled) {
         return Some(format!("as root: ndctl enable-region {name}"));
     }
+    let file = files::remedy(facts, wanted);
+    let device = of_used(facts);
+    match (file, device) {
+        // A device may refuse a file, if none was asked.
+        (Some(file), Some(device)) if wanted.takes_files.is_none() => Some(format!(
+            "{file}. If the RDMA device has no on-demand paging: {device}"
+        )),
+        (Some(file), _) => Some(file),
+        (None, device) => device.or_else(|| no_region(dimms, regions)),
+    }
+}
+
+/// Memory that another use has, or had: each command takes it away from that.
+fn of_used(facts: &Facts) -> Option<String> {
+    let Pmem {
+        regions,
+        namespaces,
+        ..
+    } = &facts.pmem;
     if let Some(dax) = facts.pmem.in_state(DaxState::SystemRam).next() {
         return Some(from_system_ram(dax));
     }
     if let Some(namespace) = convertible(namespaces) {
-        return Some(convert(namespace));
+        return Some(match namespace.uses.is_empty() {
+            true => convert(namespace),
+            false => in_use(namespace),
+        });
     }
     let Region { name, .. } = regions.iter().find(|region| region.is_read_only)?;
     Some(format!(
@@ -74,22 +117,35 @@ fn of_regions(facts: &Facts) -> Option<String> {
     ))
 }
 
+/// Modules whose memory the platform has put into no region.
+fn no_region(dimms: &[Dimm], regions: &[Region]) -> Option<String> {
+    let names: Vec<&str> = dimms.iter().map(|dimm| &*dimm.name).collect();
+    (regions.is_empty() && !names.is_empty()).then(|| {
+        format!(
+            "no region has the memory of {}: make one in the settings of the platform. For Optane, as root: ipmctl create -goal \
+             PersistentMemoryType=AppDirect, and start the host again. THIS DESTROYS the data on all modules",
+            names.join(", ")
+        )
+    })
+}
+
 /// The states of devices that one command makes usable, and nothing is lost.
 const DEVICE_STATES: [DaxState; 3] = [DaxState::NoFile, DaxState::NotLoaded, DaxState::Disabled];
 
 /// For a device that no program can map now. `None` if no command helps.
-pub(in crate::doctor) fn device_remedy(dax: &Dax, container: Option<Container>) -> Option<String> {
+pub(in crate::doctor) fn device_remedy(dax: &Dax, facts: &Facts) -> Option<String> {
     let path = dax.path();
-    match (dax.state, container) {
+    match (dax.state, facts.container) {
         (DaxState::NoFile, Some(container)) => Some(give_path(container, &path)),
         (DaxState::NoFile, None) => Some(format!(
             "the kernel has {path}, and /dev has not: look for udev or for a /dev of your own"
         )),
         // Its commands are for the root of the host.
         (_, Some(_)) => None,
-        (DaxState::NotLoaded, None) => Some(format!(
-            "as root: modprobe device_dax. It makes {path} usable"
-        )),
+        (DaxState::NotLoaded, None) => {
+            let load = format!("as root: modprobe device_dax. It makes {path} usable");
+            Some(or_other_kernel(facts, "device_dax", load))
+        }
         (DaxState::Disabled, None) => Some(format!("as root: daxctl enable-device {}", dax.name)),
         (DaxState::SystemRam, None) => Some(from_system_ram(dax)),
         (DaxState::Usable | DaxState::Empty | DaxState::Gone, None) => None,
@@ -104,8 +160,8 @@ fn from_system_ram(dax: &Dax) -> String {
     )
 }
 
-/// The namespace that loses the least: not mounted, and without a file system before one that can
-/// have files.
+/// The namespace that loses the least: not in use, and without a file system before one that can have
+/// files.
 fn convertible(namespaces: &[Namespace]) -> Option<&Namespace> {
     let can_be = namespaces
         .iter()
@@ -116,7 +172,7 @@ fn convertible(namespaces: &[Namespace]) -> Option<&Namespace> {
             Mode::Sector => 1,
             Mode::FsDax => 2,
         };
-        (namespace.mounted.is_some(), files)
+        (!namespace.uses.is_empty(), files)
     })
 }
 
@@ -124,11 +180,27 @@ fn convert(namespace: &Namespace) -> String {
     let Namespace {
         name, mode, size, ..
     } = namespace;
-    let unmount = namespace.mounted.as_ref();
-    let unmount = unmount.map_or_else(String::new, |place| format!("umount {place}; "));
     format!(
-        "make a device-DAX out of {name} ({}, {size} bytes), if its contents may be lost. As root: {unmount}ndctl \
-         create-namespace --force --reconfig={name} --mode=devdax",
+        "make a device-DAX out of {name} ({}, {size} bytes). THIS DESTROYS its data. As root: ndctl create-namespace \
+         --force --reconfig={name} --mode=devdax",
         mode.name()
+    )
+}
+
+/// The command would fail with EBUSY, or destroy data that a program uses.
+fn in_use(namespace: &Namespace) -> String {
+    let Namespace {
+        name, mode, size, ..
+    } = namespace;
+    let uses = namespace.uses.iter().map(|of| match of {
+        Use::Mount(mount) => format!("{} is mounted on {}", mount.source, mount.place),
+        Use::Holder(holder) => format!("the device {holder} is made of it"),
+        Use::Swap(path) => format!("{path} is swap"),
+    });
+    format!(
+        "all persistent memory is in use. A device-DAX out of {name} ({}, {size} bytes) needs the end of each use, and \
+         loses its data: {}",
+        mode.name(),
+        uses.collect::<Vec<_>>().join("; ")
     )
 }

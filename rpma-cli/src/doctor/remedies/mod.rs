@@ -1,6 +1,7 @@
 //! The remedies. docs/getting-started.md has the same commands with their reasons.
 
 mod containers;
+mod files;
 mod memory;
 mod ports;
 #[cfg(test)]
@@ -12,10 +13,11 @@ use rpma::Error;
 use rustix::io::Errno;
 
 pub(super) use self::containers::give;
-use self::containers::{give_network, give_path};
-pub(super) use self::memory::{device_remedy, other_memory};
+use self::containers::{give_network, give_path, refused_in_container};
+pub(super) use self::files::in_directory;
+pub(super) use self::memory::{Wanted, device_remedy, other_memory};
 pub(super) use self::ports::{inactive, no_address};
-use crate::facts::{Container, Facts};
+use crate::facts::{Access, Facts, ModuleState, Node};
 use crate::problem;
 pub(super) use crate::problem::reason;
 
@@ -47,13 +49,38 @@ pub(super) fn load(modules: &[&str], container: bool) -> String {
     format!("{place}: modprobe -a {}", modules.join(" "))
 }
 
-/// For a kernel that was built without the modules.
-pub(super) const OTHER_KERNEL: &str = "install the kernel package with all modules: linux-image-amd64 in the place of \
-                                       a cloud kernel, linux-modules-extra on Ubuntu, kernel-modules-extra on Fedora";
+/// For a kernel that was built without a module.
+pub(super) fn other_kernel(facts: &Facts) -> String {
+    let release = facts.kernel.as_deref().unwrap_or("RELEASE");
+    format!(
+        "install the kernel package with all modules: linux-image-amd64 in the place of a cloud kernel, \
+         linux-modules-extra-{release} on Ubuntu, kernel-modules-extra-{release} on Fedora and RHEL"
+    )
+}
+
+/// A module that a remedy loads, if this kernel has it.
+fn or_other_kernel(facts: &Facts, module: &str, load: String) -> String {
+    match facts.absent.contains(&module) {
+        true => format!("this kernel has no {module}: {}", other_kernel(facts)),
+        false => load,
+    }
+}
 
 /// For a device whose provider is not installed.
 pub(super) const PROVIDERS: &str = "install rdma-core's providers: ibverbs-providers on Debian and Ubuntu, libibverbs on \
-                                    Fedora and RHEL";
+                                    Fedora and RHEL. If the package is there, install it again (apt install \
+                                    --reinstall, dnf reinstall)";
+
+/// For an address of a device that does not open it.
+pub(super) fn of_opening(error: &Error) -> String {
+    if is_errno(error, Errno::NODEV) {
+        return format!(
+            "the kernel has this device, and rdma-core does not know it: a warning of `ibv_devices` names the cause. \
+             For a provider that is missing or of another version, {PROVIDERS}"
+        );
+    }
+    problem::remedy(error).unwrap_or(LOG).into()
+}
 
 /// Without an RDMA device that rpma can use.
 pub(super) fn no_device(facts: &Facts) -> String {
@@ -64,15 +91,18 @@ pub(super) fn no_device(facts: &Facts) -> String {
         );
     }
     if let Some((interface, module)) = &facts.without_rdma {
+        let load = format!("as root: modprobe {module}");
         return format!(
-            "{interface} is an adapter, and its module for RDMA is not loaded. As root: modprobe {module}"
+            "{interface} is an adapter, and its module for RDMA is not loaded: {}",
+            or_other_kernel(facts, module, load)
         );
     }
     let other = format!("{PAGE} has a guest machine and a simulated fabric for tests without RDMA");
     if facts.has_soft_roce == Some(false) {
         return format!(
             "an adapter's driver makes its device, and this kernel has no soft-RoCE (rdma_rxe). {other}. For \
-             soft-RoCE, {OTHER_KERNEL}"
+             soft-RoCE, {}",
+            other_kernel(facts)
         );
     }
     let (best, others) = match &facts.ethernet[..] {
@@ -94,28 +124,47 @@ pub(super) fn no_device(facts: &Facts) -> String {
     )
 }
 
-pub(super) const MODULES_FIRST: &str = "load the modules first: the kernel makes it then";
-
-pub(super) fn missing_node(path: &str, container: Option<Container>) -> String {
-    match container {
-        Some(container) => give_path(container, path),
-        None => format!(
-            "the kernel makes it with the modules ib_uverbs and rdma_ucm. If they are loaded, look for udev or for a \
-             /dev of your own: {path}"
-        ),
+/// For a device file that this process cannot use.
+pub(super) fn node(node: &Node, facts: &Facts) -> String {
+    match &node.access {
+        Access::Refused { by_rule, .. } => refused_node(&node.path, *by_rule, facts),
+        Access::Usable | Access::Missing => missing_node(&node.path, facts),
     }
 }
 
-/// For a device file that this user may not use.
-pub(super) fn refused_node(path: &str, container: Option<Container>) -> String {
-    match container {
+fn missing_node(path: &str, facts: &Facts) -> String {
+    let states = |wanted| facts.modules.iter().any(|module| module.state == wanted);
+    match facts.container {
+        _ if states(ModuleState::Absent) => {
+            format!(
+                "the kernel makes it with its modules: {}",
+                other_kernel(facts)
+            )
+        }
+        _ if states(ModuleState::Missing) => {
+            "load the modules first: the kernel makes it then".into()
+        }
         Some(container) => give_path(container, path),
+        None => format!("the modules are loaded: look for udev, or for a /dev of your own: {path}"),
+    }
+}
+
+fn refused_node(path: &str, by_rule: bool, facts: &Facts) -> String {
+    let chmod = format!("chmod 666 {path}");
+    match facts.container {
+        Some(container) if by_rule => give_path(container, path),
+        Some(container) => refused_in_container(container, facts.user, &chmod),
+        None if by_rule => UNIT_RULE.replace("PATH", path),
         None => format!(
             "this user needs the right to read and write it. rdma-core's udev rules give it to everybody (as root: \
-             chmod 666 {path}, until the next boot)"
+             {chmod}, until the next boot)"
         ),
     }
 }
+
+/// For a rule of a control group outside a container.
+const UNIT_RULE: &str =
+    "a rule of the control group forbids it: DeviceAllow=PATH rw in the systemd unit";
 
 /// For a target that is nothing.
 pub(super) fn other_target(facts: &Facts) -> String {
@@ -154,21 +203,20 @@ pub(super) fn size(path: &str) -> String {
     format!("if it is on a DAX file system, give it a size: fallocate -l SIZE {path}")
 }
 
-/// For a device that could register a file on a DAX file system.
-pub(super) fn or_file(other_memory: &str) -> String {
-    format!("{other_memory}; or name a file on a DAX file system")
-}
-
 /// For memory that this user may not open.
-pub(super) fn memory_rights(path: &str, user: &str, container: Option<Container>) -> String {
-    if let Some(container) = container.filter(|_| path.starts_with("/dev/")) {
-        return give_path(container, path);
+pub(super) fn memory_rights(path: &str, user: &str, facts: &Facts, error: &Error) -> String {
+    let chown = format!("chown {user} {path}");
+    let is_device = path.starts_with("/dev/");
+    let by_rule = is_errno(error, Errno::PERM);
+    match facts.container.filter(|_| is_device) {
+        Some(container) if by_rule => give_path(container, path),
+        Some(container) => refused_in_container(container, facts.user, &chown),
+        None if is_device && by_rule => UNIT_RULE.replace("PATH", path),
+        None if is_device => format!(
+            "as root: {chown}. The right lasts until the next boot, and a rule of udev makes it permanent"
+        ),
+        None => format!("as root: {chown}"),
     }
-    let lasting = match path.starts_with("/dev/") {
-        true => ". The right lasts until the next boot, and a rule of udev makes it permanent",
-        false => "",
-    };
-    format!("as root: chown {user} {path}{lasting}")
 }
 
 /// For a range that cannot be mapped.

@@ -1,7 +1,7 @@
 //! The remedies for ports and their network interfaces, by their states.
 
-use super::{LOG, give_network};
-use crate::facts::{Container, Interface, Port, RdmaDevice};
+use super::{LOG, give_network, or_other_kernel};
+use crate::facts::{Container, Facts, Interface, Port, RdmaDevice};
 
 /// The port that becomes active by the least work: its network needs a manager, or it is off. A cable is
 /// more.
@@ -23,7 +23,7 @@ fn nearest(device: &RdmaDevice) -> Option<&Port> {
 pub(in crate::doctor) fn inactive(device: &RdmaDevice, container: Option<Container>) -> String {
     let is_infiniband = |link: &Option<String>| link.as_deref() == Some("InfiniBand");
     let Some(port) = nearest(device) else {
-        return LOG.into();
+        return format!("its driver shows no port: {LOG}");
     };
     if is_infiniband(&port.link_layer) {
         return match (port.state.as_deref(), port.physical.as_deref()) {
@@ -53,10 +53,7 @@ pub(in crate::doctor) fn inactive(device: &RdmaDevice, container: Option<Contain
         Some(Interface { name, .. }) => format!(
             "as root: ip link set {name} up. If `rdma link` does not show ACTIVE then, connect the cable"
         ),
-        None => format!(
-            "{} has no network interface that this process sees: `rdma link` shows the one of its adapter",
-            device.name
-        ),
+        None => no_interface(device),
     }
 }
 
@@ -75,26 +72,37 @@ fn elsewhere(interface: &Interface, container: Option<Container>) -> String {
     }
 }
 
-/// For a device that no address leads to.
-pub(in crate::doctor) fn no_address(device: &RdmaDevice, container: Option<Container>) -> String {
-    match device.interfaces().next() {
-        Some(interface) if interface.is_elsewhere => elsewhere(interface, container),
-        None if container
-            .is_some_and(|_| device.ports.iter().any(|port| !port.gids.is_empty())) =>
-        {
-            container.map_or_else(String::new, |container| give_network(container).into())
-        }
-        Some(Interface {
-            name,
-            is_set_up: Some(false),
-            ..
-        }) => {
+/// For a device with an active port that no address leads to.
+pub(in crate::doctor) fn no_address(device: &RdmaDevice, facts: &Facts) -> String {
+    let is_infiniband = |port: &Port| port.link_layer.as_deref() == Some("InfiniBand");
+    match (device.interfaces().next(), facts.container) {
+        (Some(interface), container) if interface.is_elsewhere => elsewhere(interface, container),
+        (None, Some(container)) => give_network(container).into(),
+        (
+            Some(Interface {
+                name,
+                is_set_up: Some(false),
+                ..
+            }),
+            _,
+        ) => {
             format!("as root: ip link set {name} up, and ip addr add ADDR/24 dev {name}")
         }
-        Some(Interface { name, .. }) => format!("as root: ip addr add ADDR/24 dev {name}"),
-        None => format!(
-            "as root: modprobe ib_ipoib. It makes a network interface of {}, which needs an address (ip addr add)",
-            device.name
-        ),
+        (Some(Interface { name, .. }), _) => format!("as root: ip addr add ADDR/24 dev {name}"),
+        (None, None) if device.ports.iter().any(is_infiniband) => {
+            let load = format!(
+                "as root: modprobe ib_ipoib. It makes a network interface of {}, which needs an address (ip addr add)",
+                device.name
+            );
+            or_other_kernel(facts, "ib_ipoib", load)
+        }
+        (None, None) => no_interface(device),
     }
+}
+
+fn no_interface(device: &RdmaDevice) -> String {
+    format!(
+        "{} has no network interface that this process sees: `rdma link` shows the one of its adapter",
+        device.name
+    )
 }

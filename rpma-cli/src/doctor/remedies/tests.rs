@@ -1,19 +1,98 @@
 //! Remedies that need no host of files. `doctor/trees.rs` has the others.
 
 use super::*;
-use crate::facts::{Gid, Interface, Port, RdmaDevice};
+use crate::facts::{Container, Gid, Interface, Port, RdmaDevice, User};
+
+fn failed_with(errno: Errno) -> Error {
+    Error::Provider {
+        call: "open",
+        cause: errno.into(),
+        hint: None,
+    }
+}
 
 #[test]
 fn rights_have_the_name_of_the_user() {
-    let remedy = memory_rights("/dev/dax0.0", "ann", None);
+    let host = Facts::default();
+    let access = failed_with(Errno::ACCESS);
+    let remedy = memory_rights("/dev/dax0.0", "ann", &host, &access);
     assert!(remedy.starts_with("as root: chown ann /dev/dax0.0. The right lasts until"));
-    for container in [None, Some(Container::Docker)] {
-        let remedy = memory_rights("/mnt/f", "ann", container);
+    for host in [host, inside(Container::Docker, User::default())] {
+        let remedy = memory_rights("/mnt/f", "ann", &host, &access);
         assert_eq!(remedy, "as root: chown ann /mnt/f");
     }
-    // Its root may not open the devices of the host.
-    let remedy = memory_rights("/dev/dax0.0", "root", Some(Container::Docker));
-    assert!(remedy.ends_with("--device /dev/dax0.0"), "{remedy}");
+}
+
+fn inside(container: Container, user: User) -> Facts {
+    Facts {
+        container: Some(container),
+        user,
+        ..Facts::default()
+    }
+}
+
+/// Promise: a device that the container has is not given to it again. EPERM is for the rule of its
+/// control group, and EACCES for permissions.
+#[test]
+fn permissions_are_no_rule_of_a_container() {
+    let user = |is_root, is_mapped| User { is_root, is_mapped };
+    let path = "/dev/infiniband/uverbs0";
+    let permissions = "the container has it, and its permissions refuse this user. as root, ";
+    for (container, user, by_rule, remedy) in [
+        (
+            Some(Container::Docker),
+            user(true, false),
+            true,
+            "give it to the container: --device PATH".to_owned(),
+        ),
+        (
+            Some(Container::Docker),
+            user(false, false),
+            false,
+            format!("{permissions}in the container: chmod 666 PATH"),
+        ),
+        (
+            Some(Container::Podman),
+            user(true, true),
+            false,
+            format!("{permissions}on the host of the container: chmod 666 PATH"),
+        ),
+        (
+            Some(Container::Podman),
+            user(true, false),
+            false,
+            "the container has it, and SELinux, AppArmor or a mount with `nodev` refuses it to root: permit it there \
+             (--security-opt label=disable for SELinux)"
+                .into(),
+        ),
+        (
+            None,
+            user(true, false),
+            true,
+            "a rule of the control group forbids it: DeviceAllow=PATH rw in the systemd unit".into(),
+        ),
+    ] {
+        let facts = Facts {
+            container,
+            user,
+            ..Facts::default()
+        };
+        let access = Access::Refused {
+            reason: "denied".into(),
+            by_rule,
+        };
+        let node = Node {
+            path: path.into(),
+            device: None,
+            access,
+        };
+        assert_eq!(super::node(&node, &facts), remedy.replace("PATH", path));
+        let errno = if by_rule { Errno::PERM } else { Errno::ACCESS };
+        let found = memory_rights("/dev/dax0.0", "ann", &facts, &failed_with(errno));
+        let remedy = remedy.replace("PATH", "/dev/dax0.0");
+        let remedy = remedy.replace("chmod 666", "chown ann");
+        assert_eq!(found, remedy);
+    }
 }
 
 #[test]
@@ -35,6 +114,7 @@ fn device(interface: Option<Interface>, driver: &str) -> RdmaDevice {
         name: "mlx5_3".into(),
         driver: Some(driver.into()),
         ports: vec![Port {
+            link_layer: Some("InfiniBand".into()),
             interfaces: interface.into_iter().collect(),
             gids: vec![Gid {
                 index: 0,
@@ -77,11 +157,34 @@ fn an_interface_without_an_address_has_the_remedy_of_its_state() {
         (None, None, none),
         (None, Some(Container::SystemdNspawn), nspawn),
     ] {
-        assert_eq!(
-            no_address(&device(interface, "mlx5_core"), container),
-            remedy
-        );
+        let facts = Facts {
+            container,
+            ..Facts::default()
+        };
+        let device = device(interface, "mlx5_core");
+        assert_eq!(no_address(&device, &facts), remedy);
     }
+    let lacking = Facts {
+        absent: vec!["ib_ipoib"],
+        ..Facts::default()
+    };
+    let remedy = no_address(&device(None, "mlx5_core"), &lacking);
+    assert!(remedy.starts_with("this kernel has no ib_ipoib: install the kernel package"));
+}
+
+/// Promise: IPoIB is for InfiniBand, and a port that is not there has no remedy of a port.
+#[test]
+fn a_device_of_ethernet_or_without_ports_needs_no_ipoib() {
+    let mut device = device(None, "mlx5_core");
+    device.ports[0].link_layer = Some("Ethernet".into());
+    let remedy = no_address(&device, &Facts::default());
+    assert!(
+        remedy.starts_with("mlx5_3 has no network interface"),
+        "{remedy}"
+    );
+    device.ports.clear();
+    let remedy = inactive(&device, None);
+    assert!(remedy.starts_with("its driver shows no port"), "{remedy}");
 }
 
 #[test]

@@ -1,0 +1,90 @@
+//! Files on persistent memory, which a device with on-demand paging can register. They need a file
+//! system that maps without a page cache (DAX), and no command for them destroys data.
+
+use super::memory::Wanted;
+use crate::facts::{Facts, Mode, Mount, Namespace};
+
+fn namespaces(facts: &Facts) -> impl Iterator<Item = &Namespace> {
+    let namespaces = facts.pmem.namespaces.iter();
+    namespaces.filter(|of| of.mode == Mode::FsDax && of.is_enabled && !of.is_read_only)
+}
+
+/// A file system with DAX.
+pub(super) fn on_dax(facts: &Facts) -> Option<&Mount> {
+    let mut mounts = namespaces(facts).flat_map(Namespace::mounts);
+    mounts.find(|mount| mount.is_dax)
+}
+
+/// The best file system for a file: with DAX, mounted without it, or not mounted.
+pub(super) fn remedy(facts: &Facts, wanted: &Wanted<'_>) -> Option<String> {
+    if wanted.takes_files == Some(false) || facts.container.is_some() {
+        return None;
+    }
+    let doctor = &wanted.doctor;
+    if let Some(Mount { place, .. }) = on_dax(facts) {
+        return Some(format!(
+            "name a file on {place}: {doctor} {}",
+            quoted(&format!("{place}/FILE"))
+        ));
+    }
+    let with_dax = namespaces(facts).find_map(mount_with_dax);
+    with_dax.or_else(|| namespaces(facts).find_map(mount))
+}
+
+/// The option needs a mount of its own: `remount` is refused. Each place counts.
+fn mount_with_dax(namespace: &Namespace) -> Option<String> {
+    let Mount { source, place, .. } = namespace
+        .mounts()
+        .find(|mount| mount.can_be_dax && mount.place != "/")?;
+    let places = namespace.mounts().filter(|mount| mount.source == *source);
+    let unmount: Vec<_> = places
+        .map(|mount| format!("umount {}; ", quoted(&mount.place)))
+        .collect();
+    Some(format!(
+        "{place} is mounted without DAX. As root, when no program uses it: {}mount -o dax {source} {}. Its files stay, \
+         and one of them can be named",
+        unmount.concat(),
+        quoted(place)
+    ))
+}
+
+fn mount(namespace: &Namespace) -> Option<String> {
+    let block = namespace
+        .block
+        .as_ref()
+        .filter(|_| namespace.uses.is_empty())?;
+    Some(format!(
+        "if /dev/{block} has a file system (ext4 or xfs), name a file on it, after, as root: mount -o dax /dev/{block} \
+         /mnt"
+    ))
+}
+
+/// A word of a shell.
+fn quoted(text: &str) -> String {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "/._-+@%:=,".contains(char);
+    match text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
+/// For a directory on a file system with DAX.
+pub(in crate::doctor) fn in_directory(
+    facts: &Facts,
+    wanted: &Wanted<'_>,
+    path: &str,
+) -> Option<String> {
+    let is_in = |mount: &&Mount| {
+        let rest = path.strip_prefix(mount.place.trim_end_matches('/'));
+        mount.is_dax && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let mut mounts = namespaces(facts).flat_map(Namespace::mounts);
+    mounts
+        .find(is_in)
+        .filter(|_| wanted.takes_files != Some(false))?;
+    let file = quoted(&format!("{}/FILE", path.trim_end_matches('/')));
+    Some(format!(
+        "name a file in it, which has a size: fallocate -l SIZE {file}; {} {file}",
+        wanted.doctor
+    ))
+}

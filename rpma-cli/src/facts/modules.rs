@@ -1,0 +1,167 @@
+//! The kernel's modules: whether they are loaded, and whether this kernel has them.
+
+use serde::Serialize;
+
+use super::Files;
+use super::network::RDMA_MODULES;
+
+/// The modules that every program on librdmacm needs, in the order of their dependences; and a file
+/// that each of them makes, also if it is built in.
+const MODULES: [(&str, &str); 4] = [
+    ("ib_core", "sys/class/infiniband"),
+    ("ib_uverbs", "sys/class/infiniband_verbs"),
+    // It makes no file of its own.
+    ("rdma_cm", "sys/class/misc/rdma_cm"),
+    ("rdma_ucm", "sys/class/misc/rdma_cm"),
+];
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Module {
+    pub(crate) name: &'static str,
+    pub(crate) state: ModuleState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ModuleState {
+    Loaded,
+    BuiltIn,
+    /// It can be loaded, as far as this process sees.
+    Missing,
+    /// It cannot be loaded: this kernel was built without it.
+    Absent,
+}
+
+/// The modules that a kernel was built with, of those that matter here.
+pub(super) struct Kernel {
+    /// `None` if they cannot be seen, as in a container.
+    loadable: Option<Vec<String>>,
+    built_in: Vec<String>,
+}
+
+impl Kernel {
+    pub(super) fn read(files: &Files) -> Self {
+        Self {
+            loadable: listed(files, "modules.dep"),
+            built_in: listed(files, "modules.builtin").unwrap_or_default(),
+        }
+    }
+
+    /// Whether it has a module. `None` if that cannot be seen.
+    fn has(&self, files: &Files, module: &str) -> Option<bool> {
+        if self.has_built_in(module) || files.exists(format!("sys/module/{module}")) {
+            return Some(true);
+        }
+        let loadable = self.loadable.as_ref()?;
+        Some(loadable.iter().any(|name| name == module))
+    }
+
+    pub(super) fn has_built_in(&self, module: &str) -> bool {
+        self.built_in.iter().any(|name| name == module)
+    }
+
+    pub(super) fn has_soft_roce(&self, files: &Files) -> Option<bool> {
+        self.has(files, SOFT_ROCE)
+    }
+
+    /// The modules of remedies that it does not have.
+    pub(super) fn absent(&self, files: &Files) -> Vec<&'static str> {
+        let of_remedies = of_remedies();
+        of_remedies
+            .filter(|module| self.has(files, module) == Some(false))
+            .collect()
+    }
+
+    /// The state of each module that RDMA needs.
+    pub(super) fn modules(&self, files: &Files) -> Vec<Module> {
+        let state = |name: &str, made: &str| {
+            if self.has_built_in(name) {
+                ModuleState::BuiltIn
+            } else if files.exists(format!("sys/module/{name}")) || files.exists(made) {
+                ModuleState::Loaded
+            } else if self.has(files, name) == Some(false) {
+                ModuleState::Absent
+            } else {
+                ModuleState::Missing
+            }
+        };
+        let module = |(name, made)| Module {
+            name,
+            state: state(name, made),
+        };
+        MODULES.map(module).into()
+    }
+}
+
+const SOFT_ROCE: &str = "rdma_rxe";
+
+/// The modules that a remedy can load.
+fn of_remedies() -> impl Iterator<Item = &'static str> {
+    let of_adapters = RDMA_MODULES.iter().map(|(_, module)| *module);
+    of_adapters.chain([SOFT_ROCE, "ib_ipoib", "device_dax"])
+}
+
+/// The modules of RDMA and of remedies in a list of the kernel's build. A line begins with a path:
+/// `kernel/drivers/infiniband/core/ib_core.ko.xz: ...`.
+fn listed(files: &Files, list: &str) -> Option<Vec<String>> {
+    let release = files.word("proc/sys/kernel/osrelease")?;
+    let lines = files.lines(format!("lib/modules/{release}/{list}")).ok()?;
+    let name = |line: String| {
+        let path = line.split(':').next()?;
+        let file = path.rsplit('/').next()?;
+        Some(file.split('.').next()?.replace('-', "_"))
+    };
+    let known: Vec<&str> = of_remedies().chain(MODULES.map(|(name, _)| name)).collect();
+    let is_known = |name: &String| known.contains(&&**name);
+    Some(lines.filter_map(name).filter(is_known).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::super::files::tests::tree;
+    use super::*;
+
+    fn states(paths: &[(&str, &str)]) -> io::Result<Vec<ModuleState>> {
+        let tree = tree(paths)?;
+        let files = Files::new(tree.path());
+        let modules = Kernel::read(&files).modules(&files);
+        Ok(modules.iter().map(|module| module.state).collect())
+    }
+
+    #[test]
+    fn modules_are_loaded_built_in_or_missing() -> io::Result<()> {
+        use ModuleState::{Absent, BuiltIn, Loaded, Missing};
+        assert_eq!(states(&[])?, [Missing; 4]);
+        let loaded = [
+            ("sys/module/ib_core/", ""),
+            ("sys/module/ib_uverbs/", ""),
+            ("sys/module/rdma_cm/", ""),
+        ];
+        assert_eq!(states(&loaded)?, [Loaded, Loaded, Loaded, Missing]);
+        let built_in = [
+            ("proc/sys/kernel/osrelease", "6.12.1\n"),
+            (
+                "lib/modules/6.12.1/modules.builtin",
+                "kernel/drivers/infiniband/core/ib_core.ko\nkernel/drivers/infiniband/core/rdma_cm.ko\nspoilt\n",
+            ),
+            ("sys/class/infiniband_verbs/", ""),
+        ];
+        assert_eq!(states(&built_in)?, [BuiltIn, Loaded, BuiltIn, Missing]);
+        let cut_down = [
+            ("proc/sys/kernel/osrelease", "6.12.1\n"),
+            (
+                "lib/modules/6.12.1/modules.dep",
+                "kernel/drivers/infiniband/core/ib_core.ko.xz: kernel/drivers/dax/rdma_cm.ko.xz\n",
+            ),
+        ];
+        assert_eq!(states(&cut_down)?, [Missing, Absent, Absent, Absent]);
+        // In a container without /lib/modules, the files show it.
+        assert_eq!(
+            states(&[("sys/class/misc/rdma_cm/", "")])?[2..],
+            [Loaded; 2]
+        );
+        Ok(())
+    }
+}
