@@ -75,6 +75,7 @@ fn simulated(host: &Host, profile: &Profile) -> Result<doctor::Host, Problem> {
         facts,
         addresses,
         open: doctor::addresses::device,
+        is_simulated: true,
     })
 }
 

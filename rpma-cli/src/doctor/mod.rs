@@ -38,6 +38,8 @@ pub(crate) struct Host {
     pub(crate) addresses: Vec<String>,
     /// Opens the device of an address.
     pub(crate) open: fn(&str) -> rpma::Result<Device>,
+    /// Its kernel and its devices are as they have to be: only their limits are findings.
+    pub(crate) is_simulated: bool,
 }
 
 #[cfg(not(feature = "sim"))]
@@ -50,6 +52,7 @@ impl Host {
         Self {
             addresses: addresses::of_host(&files, &facts),
             open: addresses::device,
+            is_simulated: false,
             facts,
             files,
         }
@@ -85,11 +88,16 @@ pub(crate) fn examine(
     };
     let file = ResultFile::of(&args.form)?;
     let mut printed = 0;
-    for step in STEPS {
+    let of_host = HOST.map(|step| (step, host.is_simulated));
+    let of_memory = MEMORY.map(|step| (step, false));
+    for (step, only_limits) in of_host.into_iter().chain(of_memory) {
         if interrupt.is_set() {
             break;
         }
-        let findings = step(&mut exam);
+        let mut findings = step(&mut exam);
+        if only_limits {
+            findings.retain(|finding| matches!(finding.verdict, Verdict::Bad | Verdict::Note));
+        }
         exam.findings.extend(findings);
         if args.form.format == Format::Text {
             for finding in &exam.findings[printed..] {
@@ -117,7 +125,7 @@ fn named(host: &Host, target: &str) -> String {
 
 type Step = fn(&mut Exam<'_>) -> Vec<Finding>;
 
-const STEPS: [Step; 14] = [
+const HOST: [Step; 11] = [
     |exam| system::kernel(&exam.host.facts),
     |exam| system::container(&exam.host.facts),
     |exam| system::modules(&exam.host.facts),
@@ -129,10 +137,9 @@ const STEPS: [Step; 14] = [
     |exam| opened::native_operations(&exam.devices, &exam.host.facts),
     |exam| opened::on_demand_paging(&exam.devices),
     |exam| opened::iwarp(&exam.devices),
-    memory::open,
-    durable::check,
-    |exam| vec![exam.summary()],
 ];
+
+const MEMORY: [Step; 3] = [memory::open, durable::check, |exam| vec![exam.summary()]];
 
 /// The state of an examination.
 struct Exam<'a> {
@@ -304,6 +311,7 @@ pub(crate) mod tests {
             },
             addresses: vec!["192.0.2.1".into()],
             open: addresses::device,
+            is_simulated: false,
         };
         let text = Text::default();
         let outcome = examine(&args, &host, interrupt, &mut Output::to(text.clone()));

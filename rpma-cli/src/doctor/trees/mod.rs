@@ -27,6 +27,7 @@ fn diagnose(args: &[&str], trees: &[Tree<'_>]) -> io::Result<Vec<String>> {
     let host = Host {
         addresses: addresses::of_host(&files, &facts),
         open: no_device,
+        is_simulated: false,
         facts,
         files,
     };
