@@ -262,16 +262,16 @@ pub(crate) struct Measure {
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_size)]
     pub(crate) size: u64,
     /// The operations in flight on each connection
-    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count(u32::MAX))]
     pub(crate) depth: u32,
     /// The operations that are posted with one doorbell. The last one has a completion
-    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count(u32::MAX))]
     pub(crate) batch: u32,
     /// The threads. Each has its own connections
-    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count(1024))]
     pub(crate) threads: u32,
     /// The connections of all threads. Without it: one for each thread
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "COUNT", value_parser = count(u32::MAX))]
     pub(crate) connections: Option<u32>,
     /// How completions are awaited
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Completions::Poll)]
@@ -281,7 +281,7 @@ pub(crate) struct Measure {
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub(crate) rate: Option<f64>,
     /// The copies that a commit waits for. Without it: one on each server
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "COUNT", value_parser = count(u32::MAX))]
     pub(crate) copies: Option<u32>,
     #[command(flatten)]
     pub(crate) span: Span,
@@ -305,8 +305,8 @@ pub(crate) struct Measure {
     pub(crate) fabric: SimulatedFabric,
     /// The number of simulated servers
     #[cfg(feature = "sim")]
-    #[arg(long = "servers", value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u8).range(1..=16))]
-    pub(crate) simulated_servers: u8,
+    #[arg(long = "servers", value_name = "COUNT", default_value = "1", value_parser = count(16))]
+    pub(crate) simulated_servers: u32,
 }
 
 /// How long a measurement takes.
@@ -353,6 +353,14 @@ fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A count of 1 to `most`, with its unit.
+fn count(most: u32) -> impl Fn(&str) -> Result<u32, String> + Clone {
+    move |text| match u32::try_from(parse_number(text)?) {
+        Ok(count) if (1..=most).contains(&count) => Ok(count),
+        _ => Err(format!("give 1 to {most}")),
+    }
+}
+
 fn parse_seconds(text: &str) -> Result<f64, String> {
     seconds_from(0.0, text)
 }
@@ -365,8 +373,8 @@ fn seconds_from(least: f64, text: &str) -> Result<f64, String> {
     let fault = match text.parse::<f64>() {
         Ok(seconds) if (least..=LONGEST).contains(&seconds) => return Ok(seconds),
         Ok(seconds) if seconds < least => "it is too short",
-        Ok(_) => "it is too long",
-        Err(_) => "it is no number",
+        Ok(seconds) if seconds > LONGEST => "it is too long",
+        _ => "it is no number",
     };
     Err(format!(
         "{fault}: give {least} to {LONGEST}, in seconds and without a unit"
@@ -521,6 +529,26 @@ impl FromStr for Range {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Promise: a refused number has its limits, and one that is none is named so.
+    #[test]
+    fn wrong_numbers_are_named() {
+        assert_eq!(count(1024)("1k"), Ok(1024));
+        for (error, words) in [
+            (count(1024)("0").expect_err("0"), "give 1 to 1024"),
+            (count(1024)("1025").expect_err("1025"), "give 1 to 1024"),
+            (
+                count(u32::MAX)("5g").expect_err("5g"),
+                "give 1 to 4294967295",
+            ),
+            (count(u32::MAX)("1.5").expect_err("1.5"), "is no number"),
+            (parse_time("nan").expect_err("nan"), "it is no number"),
+            (parse_time("inf").expect_err("inf"), "it is too long"),
+            (parse_time("-1").expect_err("-1"), "it is too short"),
+        ] {
+            assert!(error.contains(words), "{error}");
+        }
+    }
 
     #[test]
     fn addresses_have_a_port_or_not() {

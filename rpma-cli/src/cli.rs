@@ -10,8 +10,9 @@ use crate::check::CaseName;
 /// Find out whether RDMA with persistent memory works here, and what you may rely on
 ///
 /// `rpma doctor` looks at this host, and names a remedy for each problem. It changes nothing and
-/// needs no root. `rpma ping` tries a flush between two hosts for a second. `rpma check` tries every operation of the library rpma against `rpma serve` on
-/// another host, and writes a report. `rpma perf` measures the operations.
+/// needs no root. `rpma ping` tries a flush between two hosts for a second. `rpma check` tries every
+/// operation of the library rpma against `rpma serve` on another host, and writes a report. `rpma
+/// perf` measures the operations.
 #[derive(Debug, Parser)]
 #[command(name = "rpma", version, after_help = AFTER_HELP)]
 pub(crate) struct Cli {
@@ -91,7 +92,7 @@ impl Cli {
         };
         Self::command().mut_subcommands(|command| {
             // A negative number is a wrong value, and no unknown option.
-            let command = command.allow_negative_numbers(true);
+            let command = with_profile(command.allow_negative_numbers(true));
             match command.get_name() {
                 "check" => command.mut_args(with_names),
                 _ => command,
@@ -107,9 +108,48 @@ impl Cli {
     }
 }
 
+/// The option of the simulated build has an error of its own here.
+#[cfg(not(feature = "sim"))]
+fn with_profile(command: clap::Command) -> clap::Command {
+    let of_other_build = |_: &str| -> Result<String, &str> {
+        Err(
+            "only the simulated build has profiles: build rpma-cli with `--no-default-features --features sim`",
+        )
+    };
+    match command.get_name() {
+        "doctor" | "ping" | "check" | "perf" => {
+            let profile = Arg::new("profile").long("profile").hide(true);
+            command.arg(profile.value_parser(of_other_build))
+        }
+        _ => command,
+    }
+}
+
+#[cfg(feature = "sim")]
+fn with_profile(command: clap::Command) -> clap::Command {
+    command
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Promise: the error of the wrong build names the right one.
+    #[cfg(not(feature = "sim"))]
+    #[test]
+    fn a_profile_is_for_the_other_build() {
+        for command in ["doctor", "ping", "check", "perf"] {
+            let args = ["rpma", command, "--profile", "strict"];
+            let error = Cli::definition()
+                .try_get_matches_from(args)
+                .expect_err("refused");
+            let error = error.to_string();
+            assert!(
+                error.contains("only the simulated build has profiles"),
+                "{error}"
+            );
+        }
+    }
 
     #[test]
     fn the_definition_of_the_arguments_is_consistent() {

@@ -146,7 +146,7 @@ pub(crate) fn ping(
 /// Runs a client on a host of its own.
 fn with_servers(
     profile: &Profile,
-    count: u8,
+    count: u32,
     client: impl FnOnce(Vec<Endpoint>) -> Result<Outcome, Problem>,
 ) -> Result<Outcome, Problem> {
     let fabric = Fabric::new(profile.clone());
