@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::chart::{self, LineStyle};
 use super::runs::{Item, Run};
 use super::sections::{self, Section};
-use super::words::{number, text};
+use super::words::{self, number, text};
 use crate::host::Host;
 use crate::problem::Problem;
 use crate::settings::{Nanos, PerSecond};
@@ -25,6 +25,10 @@ struct Page {
     rpma: &'static str,
     simulated: bool,
     summary: String,
+    /// What all results have in common.
+    common: String,
+    /// Whether a result is of an open loop, and can have operations that did not begin.
+    is_open: bool,
     runs: Vec<RunOfPage>,
     sections: Vec<Section>,
     /// The width of the charts.
@@ -71,6 +75,9 @@ pub(super) fn render(runs: &[Run<'_>]) -> Result<String, Problem> {
 
 fn page(runs: &[Run<'_>]) -> Result<Page, Problem> {
     let (ink, grid) = chart::ink_and_grid();
+    let items = || runs.iter().flat_map(|run| &run.items);
+    let is_open = items().any(|item| item.entry.point.setting.rate.is_some());
+    let (common, mut settings) = settings(items());
     Ok(Page {
         rpma: env!("CARGO_PKG_VERSION"),
         simulated: runs.iter().any(|run| run.point.simulated),
@@ -78,14 +85,45 @@ fn page(runs: &[Run<'_>]) -> Result<Page, Problem> {
         sections: sections::sections(runs)?,
         runs: (1..)
             .zip(runs)
-            .map(|(count, run)| run_of_page(count, run, runs.len()))
+            .map(|(count, run)| RunOfPage {
+                results: run
+                    .items
+                    .iter()
+                    .zip(&mut settings)
+                    .map(|(item, setting)| result(item, setting, is_open))
+                    .collect(),
+                ..run_of_page(count, run, runs.len())
+            })
             .collect(),
+        common,
+        is_open,
         width: chart::CHART.0,
         height: chart::CHART.1,
         looks: chart::looks(),
         ink,
         grid,
     })
+}
+
+/// The words that all results have, and those of each. Lines break after a comma only.
+fn settings<'a>(
+    items: impl Iterator<Item = &'a Item<'a>>,
+) -> (String, impl Iterator<Item = String>) {
+    // The runs have rows of their own.
+    let words = items.map(|item| words::of_item(item).split_off(1));
+    let (common, own) = words::divide(&words.collect::<Vec<_>>());
+    let (common, own) = match &own[..] {
+        [one] if one.is_empty() => (String::new(), vec![common]),
+        _ => (common, own),
+    };
+    let unbroken = |setting: String| {
+        let parts: Vec<String> = setting
+            .split(", ")
+            .map(|part| part.replace(' ', "\u{a0}"))
+            .collect();
+        parts.join(", ")
+    };
+    (common, own.into_iter().map(unbroken))
 }
 
 /// `12 results of 2 runs. 1 result ended early.`
@@ -120,7 +158,7 @@ fn run_of_page(count: usize, run: &Run<'_>, runs: usize) -> RunOfPage {
         is_wide: machines.len() > 2,
         machines,
         facts: facts(&hosts),
-        results: run.items.iter().map(|item| result(item, run)).collect(),
+        results: Vec::new(),
     }
 }
 
@@ -159,7 +197,7 @@ fn facts(hosts: &[&Host]) -> Vec<Fact> {
     (0..known[0].len()).filter_map(fact).collect()
 }
 
-fn result(item: &Item<'_>, run: &Run<'_>) -> ResultOfPage {
+fn result(item: &Item<'_>, setting: String, is_open: bool) -> ResultOfPage {
     let point = &item.entry.point;
     let (result, latency) = (&point.result, &point.result.latency);
     let time = |nanoseconds: u64| {
@@ -169,43 +207,29 @@ fn result(item: &Item<'_>, run: &Run<'_>) -> ResultOfPage {
             Nanos(nanoseconds as f64).to_string()
         }
     };
-    let is_repeated = run
-        .items
-        .iter()
-        .filter(|other| other.entry.point.setting == point.setting)
-        .count()
-        > 1;
-    let repeat = if is_repeated {
-        format!(", repeat {}", item.repeat)
-    } else {
-        String::new()
+    let not_begun = match point.setting.rate {
+        Some(_) => result.not_begun.to_string(),
+        None => ABSENT.to_owned(),
     };
-    // Lines break after a comma only.
-    let setting = format!("{}{repeat}", point.setting);
-    let parts: Vec<String> = setting
-        .split(", ")
-        .map(|part| part.replace(' ', "\u{a0}"))
-        .collect();
-    let setting = parts.join(", ");
+    let cells = [
+        per_second(result.operations_per_second, ""),
+        per_second(result.bytes_per_second, "B"),
+        format!("{:.3}", result.gigabits_per_second()),
+        time(latency.p50),
+        time(latency.p90),
+        time(latency.p99),
+        time(latency.p99_9),
+        time(latency.p99_99),
+        time(latency.most),
+        Nanos(result.cpu_ns_per_operation).to_string(),
+        Nanos(result.own_cpu_ns_per_operation).to_string(),
+    ];
     ResultOfPage {
         setting,
-        cells: vec![
-            per_second(result.operations_per_second, ""),
-            per_second(result.bytes_per_second, "B"),
-            format!("{:.3}", result.gigabits_per_second()),
-            time(latency.p50),
-            time(latency.p90),
-            time(latency.p99),
-            time(latency.p99_9),
-            time(latency.p99_99),
-            time(latency.most),
-            Nanos(result.cpu_ns_per_operation).to_string(),
-            Nanos(result.own_cpu_ns_per_operation).to_string(),
-            match point.setting.rate {
-                Some(_) => result.not_begun.to_string(),
-                None => ABSENT.to_owned(),
-            },
-        ],
+        cells: cells
+            .into_iter()
+            .chain(is_open.then_some(not_begun))
+            .collect(),
         ended_early: point.ended_early.as_deref().map(|why| match text(why) {
             why if why.is_empty() => "for an unknown reason".to_owned(),
             why => why,

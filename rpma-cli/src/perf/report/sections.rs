@@ -309,7 +309,8 @@ fn line(cause: &Cause, of: fn(&Item<'_>) -> Option<f64>, series: &Series<'_>) ->
 }
 
 /// The lines of each box: few enough for a reader. Those that differ only in their size are in one
-/// box, if they can, and no box has several operations.
+/// box, if they can, and those of one setting in several runs are side by side. No box has several
+/// operations.
 fn boxes<T: Clone>(all: &[T], setting: impl Fn(&T) -> &Setting) -> Vec<Vec<T>> {
     let mut groups: Vec<Vec<T>> = Vec::new();
     for one in all {
@@ -321,8 +322,12 @@ fn boxes<T: Clone>(all: &[T], setting: impl Fn(&T) -> &Setting) -> Vec<Vec<T>> {
     }
     let mut boxes: Vec<Vec<T>> = Vec::new();
     for group in groups {
-        let parts = group.len().div_ceil(MOST_LINES);
-        for part in group.chunks(group.len().div_ceil(parts)) {
+        let is_first = |one: &&T| setting(one) == setting(&group[0]);
+        let runs = group.iter().take_while(is_first).count();
+        let most = (MOST_LINES / runs).max(1) * runs;
+        let parts = group.len().div_ceil(most.min(MOST_LINES));
+        let lines = group.len().div_ceil(parts).next_multiple_of(runs);
+        for part in group.chunks(lines.min(MOST_LINES)) {
             let operation = |one: &T| setting(one).operation();
             match boxes.last_mut() {
                 Some(last)

@@ -214,8 +214,8 @@ fn results_without_an_operation_are_in_the_table_only() {
     assert_eq!(charts(&page), Vec::<&str>::new());
     assert_eq!(
         page.matches("<td>–</td>").count(),
-        2 * 7 + 1,
-        "6 latencies, not begun; memory"
+        2 * 6 + 1,
+        "6 latencies; memory"
     );
 }
 
@@ -314,6 +314,44 @@ fn sizes_are_in_one_chart_and_boxes_have_one_axis() {
     }
 }
 
+/// Promise: the same setting of two runs is in one box, however many boxes there are.
+#[test]
+fn two_runs_of_a_setting_are_side_by_side() {
+    let points = of_sizes(&[64, 128, 256, 512, 1024, 2048, 4096]);
+    let page = page(&[points.clone(), elsewhere(points)].concat());
+    let boxes: Vec<&str> = page.split("class=\"card panel\"").skip(1).collect();
+    for size in ["64 B", "256 B", "512 B", "2 KiB"] {
+        let key = |run| format!("<span>run {run}, {size} ");
+        let places = [1, 2].map(|run| boxes.iter().position(|of| of.contains(&key(run))));
+        assert!(
+            places[0].is_some() && places[0] == places[1],
+            "{size}: {places:?}"
+        );
+    }
+}
+
+/// Promise: the table has the common words once, and no column without figures.
+#[test]
+fn a_table_of_results_is_narrow() {
+    let points = of_sizes(&[64, 512]);
+    let text = page(&points);
+    let common = "<p class=\"soft\">write, depth 1, poll, closed loop</p>";
+    assert!(
+        text.contains(common) && text.contains(">64\u{a0}B<"),
+        "{text}"
+    );
+    let column = ">Not begun</th>";
+    assert!(!text.contains(column));
+    let mut points = points;
+    points[0].setting.rate = Some(1e3);
+    assert!(page(&points).contains(column));
+    let one = page(&points[..1]);
+    assert!(
+        one.contains(">write, 64\u{a0}B, depth\u{a0}1, poll, "),
+        "{one}"
+    );
+}
+
 /// Promise: lines differ without their colours: each has its own dashes, which its key shows.
 #[test]
 fn a_legend_is_readable_in_grey() {
@@ -376,7 +414,7 @@ fn equal_settings_of_a_run_are_numbered() {
     let page = page(&[point(setting()), second]);
     assert_eq!(sections(&page), ["Latency by percentile"]);
     assert!(page.contains(">repeat 1 <span") && page.contains(">repeat 2 <span"));
-    assert!(page.contains("poll, repeat\u{a0}2"), "in the table");
+    assert!(page.contains(">repeat\u{a0}2<"), "in the table");
 }
 
 #[test]
