@@ -250,7 +250,7 @@ fn limit(exam: &Exam<'_>, map: &PmemMap) -> Option<Finding> {
     Some(Finding::bad(
         REGISTRATION,
         found,
-        remedies::memlock_or_range(),
+        remedies::memlock_or_range(&exam.host.facts),
     ))
 }
 
@@ -279,7 +279,7 @@ fn registration(exam: &Exam<'_>, device: &Opened, map: &PmemMap) -> Finding {
     let other = (map.kind() != PmemKind::DeviceDax).then(|| exam.other_memory());
     let part = || map.part(..map.len().min(PART));
     if let Err(error) = register(&device.peer, part(), WRITING) {
-        let (reason, remedy) = remedies::of_registering(&error, other);
+        let (reason, remedy) = remedies::of_registering(&error, other, &exam.host.facts);
         let found = format!("{name} cannot register the memory for writing: {reason}");
         return Finding::bad(REGISTRATION, found, remedy);
     }
@@ -293,7 +293,7 @@ fn registration(exam: &Exam<'_>, device: &Opened, map: &PmemMap) -> Finding {
             Finding::good(REGISTRATION, found)
         }
         Err(error) => {
-            let (reason, remedy) = remedies::of_registering(&error, other);
+            let (reason, remedy) = remedies::of_registering(&error, other, &exam.host.facts);
             let found = format!(
                 "{name} can register the memory for writing, but not for persistent flushes: {reason}"
             );
@@ -333,7 +333,8 @@ fn file_registration(exam: &Exam<'_>, device: &Opened, map: &PmemMap, at: usize)
         );
         return Finding::note(REGISTRATION, found);
     };
-    let (reason, remedy) = remedies::of_registering(&error, Some(exam.other_memory()));
+    let (reason, remedy) =
+        remedies::of_registering(&error, Some(exam.other_memory()), &exam.host.facts);
     let why = if remedies::is_errno(&error, Errno::FAULT) {
         ". Linux 6.5 and newer refuse files of this file system"
     } else {

@@ -4,7 +4,7 @@ use rpma::{AlignedBuf, Mr, MrUsage, Peer};
 
 use super::opened::Opened;
 use super::{Exam, remedies};
-use crate::facts::LockedMemory;
+use crate::facts::{Facts, LockedMemory};
 use crate::report::Finding;
 
 const CHECK: &str = "locked memory";
@@ -17,27 +17,31 @@ const LEAST: usize = 1 << 20;
 pub(super) fn locked_memory(exam: &mut Exam<'_>) -> Vec<Finding> {
     let limit = describe(exam.host.facts.locked_memory);
     if exam.devices.is_empty() {
-        return vec![without_device(exam.host.facts.locked_memory, &limit)];
+        return vec![without_device(&exam.host.facts, &limit)];
     }
     let devices = exam.devices.iter();
-    Finding::of_devices(devices.map(|device| finding(device, &limit)).collect())
+    Finding::of_devices(
+        devices
+            .map(|device| finding(device, &exam.host.facts, &limit))
+            .collect(),
+    )
 }
 
 /// The limit is known before a device is.
-fn without_device(locked: LockedMemory, limit: &str) -> Finding {
+fn without_device(facts: &Facts, limit: &str) -> Finding {
     let found = format!("{limit}; no device to register memory with");
-    let too_low_for = |len| locked.too_low_for(len).is_some();
+    let too_low_for = |len| facts.locked_memory.too_low_for(len).is_some();
     if too_low_for(LEAST) {
         let found = format!("{found}. Not even {} MiB can be registered", LEAST >> 20);
-        Finding::bad(CHECK, found, remedies::MEMLOCK)
+        Finding::bad(CHECK, found, remedies::memlock(facts))
     } else if too_low_for(USUAL) {
-        Finding::note(CHECK, found).with_remedy(remedies::MEMLOCK)
+        Finding::note(CHECK, found).with_remedy(remedies::memlock(facts))
     } else {
         Finding::unseen(CHECK, found)
     }
 }
 
-fn finding(device: &Opened, limit: &str) -> Finding {
+fn finding(device: &Opened, facts: &Facts, limit: &str) -> Finding {
     let name = device.name();
     let mebibytes = |len: usize| len >> 20;
     let Err(error) = register(&device.peer, USUAL) else {
@@ -47,7 +51,7 @@ fn finding(device: &Opened, limit: &str) -> Finding {
         );
         return Finding::good(CHECK, found);
     };
-    let (reason, remedy) = remedies::of_registering(&error, None);
+    let (reason, remedy) = remedies::of_registering(&error, None, facts);
     let found = format!(
         "{} MiB cannot be registered on {name}; {limit}: {reason}",
         mebibytes(USUAL)
@@ -92,9 +96,13 @@ mod tests {
             (Some(64 << 10), true, Verdict::Unseen),
             (None, false, Verdict::Unseen),
         ] {
-            let finding = without_device(LockedMemory { limit, ignored }, "the limit");
+            let facts = Facts {
+                locked_memory: LockedMemory { limit, ignored },
+                ..Facts::default()
+            };
+            let finding = without_device(&facts, "the limit");
             assert_eq!(finding.verdict, verdict, "{limit:?}");
-            let has_remedy = finding.remedy.as_deref() == Some(remedies::MEMLOCK);
+            let has_remedy = finding.remedy == Some(remedies::memlock(&facts));
             assert_eq!(has_remedy, verdict != Verdict::Unseen, "{limit:?}");
         }
     }

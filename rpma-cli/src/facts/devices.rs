@@ -94,24 +94,29 @@ impl RdmaDevice {
         self.ports.iter().flat_map(|port| &port.interfaces)
     }
 
-    /// Whether an address of this host, which may have a scope, is one of the device.
+    /// Whether an address of this host is one of an active port. A link-local one has its scope.
     pub(crate) fn has(&self, address: &str) -> bool {
-        let of_interfaces = self.interfaces().flat_map(|of| &of.addresses).copied();
-        let mut own = self.addresses().chain(of_interfaces);
-        network::parse(address).is_some_and(|address| own.any(|own| own == address))
+        let ports = self.ports.iter().filter(|port| port.is_active());
+        let mut own = ports.flat_map(|port| {
+            let of_interfaces = port.interfaces.iter().flat_map(|of| &of.addresses).copied();
+            of_interfaces.chain(self.addresses_of(port))
+        });
+        let is_own = |address| own.any(|own| own == address);
+        match network::parse(address) {
+            Some(IpAddr::V6(ip)) if ip.is_unicast_link_local() && !address.contains('%') => false,
+            parsed => parsed.is_some_and(is_own),
+        }
+    }
+
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.ports.iter().flat_map(|port| self.addresses_of(port))
     }
 
     /// The gids that are addresses of a network: those of RoCE.
-    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
-        let is_roce = |port: &&Port| {
-            port.link_layer.as_deref() == Some("Ethernet")
-                && self.node_type.as_deref() == Some("CA")
-        };
-        let gids = self
-            .ports
-            .iter()
-            .filter(is_roce)
-            .flat_map(|port| &port.gids);
+    fn addresses_of<'a>(&self, port: &'a Port) -> impl Iterator<Item = IpAddr> + use<'a> {
+        let is_roce = port.link_layer.as_deref() == Some("Ethernet")
+            && self.node_type.as_deref() == Some("CA");
+        let gids = port.gids.iter().filter(move |_| is_roce);
         gids.map(|gid| gid.gid.to_canonical())
     }
 }

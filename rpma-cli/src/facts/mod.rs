@@ -23,6 +23,7 @@ pub(crate) use self::files::Files;
 #[cfg(test)]
 pub(crate) use self::files::tests;
 pub(crate) use self::modules::{Module, ModuleState};
+pub(crate) use self::network::Adapter;
 #[cfg(any(test, not(feature = "sim")))]
 pub(crate) use self::network::local_addresses;
 pub(crate) use self::network::parse as parse_address;
@@ -47,8 +48,9 @@ pub(crate) struct Facts {
     pub(crate) devices: Vec<RdmaDevice>,
     /// The Ethernet interfaces that are up, the best for soft-RoCE first.
     pub(crate) ethernet: Vec<String>,
-    /// An interface of an adapter whose module for RDMA is not loaded, and that module.
-    pub(crate) without_rdma: Option<(String, &'static str)>,
+    pub(crate) adapter: Option<Adapter>,
+    /// A network adapter on the bus, and the driver of a guest or a program that has it.
+    pub(crate) given_away: Option<(String, String)>,
     /// The modules that remedies load and that this kernel was built without.
     pub(crate) absent: Vec<&'static str>,
     /// The providers of rdma-core that are installed, such as `mlx5`.
@@ -75,7 +77,8 @@ impl Facts {
             nodes: system::nodes(&files),
             devices: devices::read(&files),
             ethernet: network::ethernet(&files),
-            without_rdma: network::without_rdma(&files, &kernel),
+            adapter: network::adapter(&files, &kernel),
+            given_away: network::given_away(&files),
             absent: kernel.absent(&files),
             providers: providers::providers(&files),
             has_soft_roce: kernel.has_soft_roce(&files),

@@ -98,7 +98,7 @@ fn is_ethernet(files: &Files, name: &str) -> bool {
 }
 
 /// The drivers of Ethernet adapters, and their modules for RDMA.
-pub(super) const RDMA_MODULES: [(&str, &str); 9] = [
+pub(super) const RDMA_MODULES: [(&str, &str); 10] = [
     ("mlx4_core", "mlx4_ib"),
     ("mlx5_core", "mlx5_ib"),
     ("bnxt_en", "bnxt_re"),
@@ -108,17 +108,46 @@ pub(super) const RDMA_MODULES: [(&str, &str); 9] = [
     ("qede", "qedr"),
     ("hns3", "hns_roce_hw_v2"),
     ("be2net", "ocrdma"),
+    ("mana", "mana_ib"),
 ];
 
-/// An interface of an adapter whose module for RDMA is not loaded, and that module.
-pub(super) fn without_rdma(files: &Files, kernel: &Kernel) -> Option<(String, &'static str)> {
-    files.names(NET).into_iter().find_map(|name| {
-        let driver = files.link(format!("{NET}/{name}/device/driver"))?;
+/// An adapter of Ethernet that could have a device.
+#[derive(Clone, Debug)]
+pub(crate) struct Adapter {
+    pub(crate) interface: String,
+    /// Its module for RDMA.
+    pub(crate) module: &'static str,
+    pub(crate) is_loaded: bool,
+}
+
+pub(super) fn adapter(files: &Files, kernel: &Kernel) -> Option<Adapter> {
+    files.names(NET).into_iter().find_map(|interface| {
+        let driver = files.link(format!("{NET}/{interface}/device/driver"))?;
         let driver = driver.rsplit('/').next()?;
         let (_, module) = RDMA_MODULES.iter().find(|(known, _)| *known == driver)?;
-        let is_running =
-            files.exists(format!("sys/module/{module}")) || kernel.has_built_in(module);
-        (!is_running).then_some((name, *module))
+        let is_loaded = files.exists(format!("sys/module/{module}"));
+        Some(Adapter {
+            interface,
+            module,
+            is_loaded: is_loaded || kernel.has_built_in(module),
+        })
+    })
+}
+
+/// A network adapter that the kernel has given away, to a guest or a program: its place on the bus,
+/// and the driver that has it.
+pub(super) fn given_away(files: &Files) -> Option<(String, String)> {
+    const PCI: &str = "sys/bus/pci/devices";
+    files.names(PCI).into_iter().find_map(|place| {
+        let class = files.word(format!("{PCI}/{place}/class"))?;
+        // Ethernet, and InfiniBand.
+        let is_network = class.starts_with("0x0200") || class.starts_with("0x0207");
+        let driver = files
+            .link(format!("{PCI}/{place}/driver"))
+            .filter(|_| is_network)?;
+        let driver = driver.rsplit('/').next()?;
+        let is_other = ["vfio-pci", "uio_pci_generic", "igb_uio", "pci-stub"].contains(&driver);
+        is_other.then(|| (place, driver.to_owned()))
     })
 }
 

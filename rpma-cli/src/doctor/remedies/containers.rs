@@ -64,6 +64,19 @@ pub(super) fn give_path(container: Container, path: &str) -> String {
     }
 }
 
+/// For its limit of locked memory.
+pub(super) fn memlock(container: Container) -> &'static str {
+    match container {
+        Container::Docker | Container::Podman => "start the container with --ulimit memlock=-1",
+        Container::Kubernetes => {
+            "let the container runtime of the node have no limit (LimitMEMLOCK=infinity in its systemd unit)"
+        }
+        Container::Lxc => "give the container lxc.prlimit.memlock = unlimited",
+        Container::SystemdNspawn => "start the container with --rlimit=RLIMIT_MEMLOCK=infinity",
+        Container::Unknown => "let the program that made these namespaces raise RLIMIT_MEMLOCK",
+    }
+}
+
 /// For a device that the container has, and that is refused by its permissions (`EACCES`). `command`
 /// gives the right.
 pub(super) fn refused_in_container(container: Container, user: User, command: &str) -> String {

@@ -28,7 +28,18 @@ pub(super) fn remedy(facts: &Facts, wanted: &Wanted<'_>) -> Option<String> {
         ));
     }
     let with_dax = namespaces(facts).find_map(mount_with_dax);
-    with_dax.or_else(|| namespaces(facts).find_map(mount))
+    with_dax
+        .or_else(|| namespaces(facts).find_map(mount))
+        .or_else(|| enable(facts))
+}
+
+/// Its file system, with its files, comes back.
+fn enable(facts: &Facts) -> Option<String> {
+    let is_off = |of: &&Namespace| of.mode == Mode::FsDax && !of.is_enabled && !of.is_read_only;
+    let Namespace { name, .. } = facts.pmem.namespaces.iter().find(is_off)?;
+    Some(format!(
+        "{name} is disabled, and may have a file system with files. As root: ndctl enable-namespace {name}"
+    ))
 }
 
 /// The option needs a mount of its own: `remount` is refused. Each place counts.

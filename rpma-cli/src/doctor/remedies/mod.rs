@@ -17,7 +17,7 @@ use self::containers::{give_network, give_path, refused_in_container};
 pub(super) use self::files::in_directory;
 pub(super) use self::memory::{Wanted, device_remedy, other_memory};
 pub(super) use self::ports::{inactive, no_address};
-use crate::facts::{Access, Facts, ModuleState, Node};
+use crate::facts::{Access, Adapter, Facts, ModuleState, Node};
 use crate::problem;
 pub(super) use crate::problem::reason;
 
@@ -54,7 +54,8 @@ pub(super) fn other_kernel(facts: &Facts) -> String {
     let release = facts.kernel.as_deref().unwrap_or("RELEASE");
     format!(
         "install the kernel package with all modules: linux-image-amd64 in the place of a cloud kernel, \
-         linux-modules-extra-{release} on Ubuntu, kernel-modules-extra-{release} on Fedora and RHEL"
+         linux-modules-extra-{release} on Ubuntu, kernel-modules-{release} and kernel-modules-extra-{release} on Fedora \
+         and RHEL"
     )
 }
 
@@ -90,11 +91,13 @@ pub(super) fn no_device(facts: &Facts) -> String {
             give(container, facts)
         );
     }
-    if let Some((interface, module)) = &facts.without_rdma {
-        let load = format!("as root: modprobe {module}");
+    if let Some(adapter) = &facts.adapter {
+        return without_device(adapter, facts);
+    }
+    if let Some((place, driver)) = &facts.given_away {
         return format!(
-            "{interface} is an adapter, and its module for RDMA is not loaded: {}",
-            or_other_kernel(facts, module, load)
+            "the network adapter {place} belongs to {driver}, for a guest or a program. If it is the one, give it back \
+             to its own driver, as root: driverctl unset-override {place}"
         );
     }
     let other = format!("{PAGE} has a guest machine and a simulated fabric for tests without RDMA");
@@ -121,6 +124,28 @@ pub(super) fn no_device(facts: &Facts) -> String {
     format!(
         "an adapter's driver makes its device. soft-RoCE makes one out of any Ethernet card until the next boot, as \
          root: modprobe -a rdma_rxe rdma_ucm; rdma link add rxe0 type rxe netdev {best}{others}. {other}"
+    )
+}
+
+/// For an adapter whose driver has made no device.
+fn without_device(adapter: &Adapter, facts: &Facts) -> String {
+    let Adapter {
+        interface, module, ..
+    } = adapter;
+    if adapter.is_loaded {
+        return format!(
+            "{interface} is an adapter, and its module {module} has made no device: `devlink dev param show` shows \
+             whether it is off (enable_roce, enable_rdma). If it is on, {LOG}"
+        );
+    }
+    if facts.absent.contains(module) {
+        return format!(
+            "{interface} is an adapter, and this kernel has no {module}: {}",
+            other_kernel(facts)
+        );
+    }
+    format!(
+        "{interface} is an adapter, and its module for RDMA is not loaded. As root: modprobe {module}"
     )
 }
 
@@ -184,13 +209,22 @@ pub(super) fn other_address(others: &[String]) -> String {
     }
 }
 
-pub(super) const MEMLOCK: &str = "raise the limit: `* - memlock unlimited` in a file of /etc/security/limits.d, and log \
-                                  in again; or LimitMEMLOCK=infinity in a systemd unit; or --ulimit memlock=-1 for a \
-                                  container";
+/// For a limit of locked memory that is too low.
+pub(super) fn memlock(facts: &Facts) -> String {
+    match facts.container {
+        Some(container) => containers::memlock(container).into(),
+        None => "raise the limit: `* - memlock unlimited` in a file of /etc/security/limits.d, and log in again; or \
+                 LimitMEMLOCK=infinity in a systemd unit"
+            .into(),
+    }
+}
 
 /// For memory that is larger than the limit.
-pub(super) fn memlock_or_range() -> String {
-    format!("{MEMLOCK}; or map a part, and give it here too: --range START..END")
+pub(super) fn memlock_or_range(facts: &Facts) -> String {
+    format!(
+        "{}; or map a part, and give it here too: --range START..END",
+        memlock(facts)
+    )
 }
 
 pub(super) const OLD_RDMA_CORE: &str =
@@ -235,20 +269,21 @@ const LOG: &str = "look for the cause in the kernel's log, as root: dmesg";
 
 /// The reason and the remedy of a registration that failed. `other` is the remedy for memory of
 /// that kind, if it is not one that each device registers.
-pub(super) fn of_registering(error: &Error, other: Option<String>) -> (String, String) {
+pub(super) fn of_registering(
+    error: &Error,
+    other: Option<String>,
+    facts: &Facts,
+) -> (String, String) {
     let of_host = problem::remedy(error).unwrap_or(LOG);
-    let remedy = match (kind(error), other) {
-        // EPERM is for a limit of 0.
-        (Some(ErrorKind::OutOfMemory | ErrorKind::PermissionDenied), _) => {
-            if of_host.contains("MEMLOCK") {
-                MEMLOCK
-            } else {
-                of_host
-            }
-            .into()
-        }
-        (_, Some(other)) => other,
-        (_, None) => of_host.into(),
+    // EPERM is for a limit of 0.
+    let is_limit = matches!(
+        kind(error),
+        Some(ErrorKind::OutOfMemory | ErrorKind::PermissionDenied)
+    );
+    let remedy = match other {
+        _ if is_limit && of_host.contains("MEMLOCK") => memlock(facts),
+        Some(other) if !is_limit => other,
+        _ => of_host.into(),
     };
     (reason(error), remedy)
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const NOT_GIVEN: &str = "note    memory: not looked at: ordinary memory loses its data with the power. This host shows \
+pub(super) const NOT_GIVEN: &str = "note    memory: not looked at: ordinary memory loses its data with the power. This host shows \
                          no device-DAX that a program can map";
 const MEMORY: &[&str] = &["--memory", "/dev/dax0.0"];
 
@@ -146,9 +146,16 @@ fn namespaces_have_the_remedies_of_their_modes() {
     };
     for (mode, name) in [("memory", "fsdax"), ("safe", "sector"), ("raw", "raw")] {
         let bound = [("sys/bus/nd/drivers/nd_pmem/holder3.0/", "")];
-        for enabled in [&bound[..], &[]] {
-            of_memory(&[], &[&namespace(mode), enabled], NOT_GIVEN, &convert(name));
-        }
+        of_memory(&[], &[&namespace(mode), &bound], NOT_GIVEN, &convert(name));
+        let disabled = match name {
+            "fsdax" => format!(
+                "namespace3.0 is disabled, and may have a file system with files. As root: ndctl enable-namespace \
+                 namespace3.0. If the RDMA device has no on-demand paging: {}",
+                convert(name)
+            ),
+            _ => convert(name),
+        };
+        of_memory(&[], &[&namespace(mode)], NOT_GIVEN, &disabled);
         let read_only = [("sys/bus/nd/devices/region3/read_only", "1")];
         let other = "region3 is read-only, and no program can write to it: use another host, or make it writable in the \
                      settings of its platform";
@@ -160,6 +167,8 @@ fn namespaces_have_the_remedies_of_their_modes() {
         ("proc/self/mounts", "/dev/pmem3 /srv/log btrfs rw 0 0\n"),
     ];
     let other: Tree<'_> = &[
+        ("sys/bus/nd/drivers/nd_pmem/holder3.0/", ""),
+        ("sys/bus/nd/drivers/nd_pmem/namespace4.0/", ""),
         ("sys/bus/nd/devices/namespace4.0/mode", "memory"),
         ("sys/bus/nd/devices/namespace4.0/size", "270532608"),
     ];

@@ -2,6 +2,7 @@
 
 mod containers;
 mod devices;
+mod hosts;
 mod memory;
 
 use std::io;
