@@ -6,7 +6,8 @@ use std::str::FromStr;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use crate::settings::{Completions, Flush, Limit, Method, Op, Sweep, parse_number, parse_rate};
+use crate::perf::Limit;
+use crate::settings::{Completions, Flush, Method, Op, Sweep, parse_number, parse_rate};
 
 /// The port of `rpma serve`, unless another one is given.
 const DEFAULT_PORT: u16 = 7204;

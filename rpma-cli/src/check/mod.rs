@@ -34,14 +34,7 @@ pub(crate) fn run(
     let Some(server) = &args.server else {
         return Err(Problem::new("no server is given", "`rpma check SERVER`"));
     };
-    let mut bench = match Bench::connect(server, args.fallback, interrupt) {
-        Ok(bench) => bench,
-        Err(Stop::Interrupted) => {
-            return Err(Problem::new("interrupted before the first case", ""));
-        }
-        Err(Stop::Over(problem)) => return Err(problem),
-        Err(Stop::Failed(text) | Stop::NotPossible(text)) => return Err(Problem::new(text, "")),
-    };
+    let mut bench = Bench::connect(server, args.fallback, interrupt)?;
     let client = Host::of(&bench.peer);
     let report = CheckReport::new(client, bench.server.host.clone(), args.fallback);
     let quiet = args.form.format != Format::Text;

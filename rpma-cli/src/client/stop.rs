@@ -34,6 +34,17 @@ impl Stop {
     }
 }
 
+/// For a command that ends with it.
+impl From<Stop> for Problem {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Over(problem) => problem,
+            Stop::Interrupted => Self::new("interrupted", ""),
+            Stop::Failed(text) | Stop::NotPossible(text) => Self::new(text, ""),
+        }
+    }
+}
+
 /// The step of a result.
 pub(crate) trait InStep<T> {
     /// Names the step in the text of a failure.

@@ -12,7 +12,8 @@ const MOST: usize = 256;
 /// are left out.
 pub(crate) fn local_addresses(files: &Files) -> Vec<String> {
     let mut addresses = Vec::new();
-    for address in v4(files).into_iter().chain(v6(files)) {
+    let v4 = v4(files).into_iter().map(|address| address.to_string());
+    for address in v4.chain(v6(files)) {
         if !addresses.contains(&address) && addresses.len() < MOST {
             addresses.push(address);
         }
@@ -21,7 +22,7 @@ pub(crate) fn local_addresses(files: &Files) -> Vec<String> {
 }
 
 /// A local address in `fib_trie` is a leaf, `|-- 10.77.0.1`, with a line `/32 host LOCAL` below.
-fn v4(files: &Files) -> Vec<String> {
+fn v4(files: &Files) -> Vec<Ipv4Addr> {
     let Ok(lines) = files.lines("proc/net/fib_trie") else {
         return Vec::new();
     };
@@ -37,7 +38,7 @@ fn v4(files: &Files) -> Vec<String> {
             break;
         }
     }
-    found.iter().map(Ipv4Addr::to_string).collect()
+    found
 }
 
 fn v6(files: &Files) -> Vec<String> {
@@ -167,10 +168,7 @@ pub(super) fn is_set_up(files: &Files, name: &str) -> Option<bool> {
 /// The IPv4 addresses with their interfaces. `fib_trie` has no interfaces, and the route of the
 /// address's network has one.
 fn v4_with_interfaces(files: &Files) -> Vec<(Ipv4Addr, String)> {
-    let own: Vec<Ipv4Addr> = v4(files)
-        .iter()
-        .filter_map(|text| text.parse().ok())
-        .collect();
+    let own = v4(files);
     let mut found = Vec::new();
     for line in files.lines("proc/net/route").into_iter().flatten() {
         let Some((interface, network, mask)) = route(&line).filter(|(.., mask)| *mask != 0) else {

@@ -10,6 +10,7 @@ use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 use rpma::commit::Replicas;
 use rpma::{AlignedBuf, Mr, MrUsage, RemoteSlice};
 
+use super::Bench;
 use super::checks::{POINTER, reserved};
 use super::job::{Clock, End, Job, STALL};
 use super::load::{Awaited, Commits, Copies, Empty, Load, Verbs, runtime};
@@ -20,10 +21,10 @@ use super::progress;
 use super::result::{Latency, Measured};
 use super::session::writer;
 use super::worker::{Lane, work};
-use super::{Bench, problem};
 use crate::args::Span;
 use crate::client::{Result, Stop, failed};
 use crate::interrupt::Interrupt;
+use crate::problem::Problem;
 use crate::settings::{Completions, Op, Setting};
 use crate::wire::FIRST;
 
@@ -84,7 +85,7 @@ pub(super) fn measure(
     }
     Ok(Done {
         result: result(setting, &meter, limits, own, ended.is_ok())?,
-        ended_early: ended.err().map(|stop| problem(stop).to_string()),
+        ended_early: ended.err().map(|stop| Problem::from(stop).to_string()),
         is_over,
     })
 }

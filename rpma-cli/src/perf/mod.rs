@@ -6,6 +6,7 @@
 
 mod checks;
 mod job;
+mod limit;
 mod load;
 mod measure;
 mod meter;
@@ -26,6 +27,7 @@ mod worker;
 
 use rpma::Peer;
 
+pub(crate) use self::limit::Limit;
 use self::print::Printer;
 use self::result::Point;
 use crate::args::{Endpoint, Measure};
@@ -45,10 +47,7 @@ pub(crate) fn run(
 ) -> Result<Outcome, Problem> {
     let points = checks::points(args)?;
     let mut printer = Printer::new(args, out)?;
-    let mut bench = match Bench::connect(&args.servers, interrupt) {
-        Ok(bench) => bench,
-        Err(stop) => return Err(problem(stop)),
-    };
+    let mut bench = Bench::connect(&args.servers, interrupt)?;
     for point in &points {
         checks::fits(point, &bench)?;
     }
@@ -70,7 +69,11 @@ pub(crate) fn run(
                 }
                 let point = bench.point(&began, setting, measured);
                 printer.point(&point)?;
-                for fault in args.fail_if.iter().filter_map(|limit| point.fault(limit)) {
+                for fault in args
+                    .fail_if
+                    .iter()
+                    .filter_map(|limit| limit.fault(&point.result))
+                {
                     printer.note(&fault)?;
                     outcome = Outcome::Bad;
                 }
@@ -82,8 +85,7 @@ pub(crate) fn run(
                 printer.note("ended early: interrupted")?;
                 return Ok(Outcome::Bad);
             }
-            Err(Stop::Interrupted) => return Err(problem(Stop::Interrupted)),
-            Err(Stop::Over(over)) => return Err(over),
+            Err(stop @ (Stop::Interrupted | Stop::Over(_))) => return Err(stop.into()),
             Err(Stop::Failed(text) | Stop::NotPossible(text)) => {
                 printer.not_measured(&setting, &text)?;
                 outcome = Outcome::Bad;
@@ -92,15 +94,6 @@ pub(crate) fn run(
     }
     printer.end()?;
     Ok(outcome)
-}
-
-/// Why a measurement ended.
-fn problem(stop: Stop) -> Problem {
-    match stop {
-        Stop::Over(problem) => problem,
-        Stop::Interrupted => Problem::new("interrupted", ""),
-        Stop::Failed(text) | Stop::NotPossible(text) => Problem::new(text, ""),
-    }
 }
 
 /// The device of this host, and the sessions with all servers.

@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use serde::Serialize;
 
+use super::Bench;
 use super::measure::measure;
 use super::result::{Latency, Point};
-use super::{Bench, problem};
 use crate::args::{Format, Ping, Span};
 use crate::host;
 use crate::interrupt::Interrupt;
@@ -52,7 +52,7 @@ pub(crate) fn run(
 ) -> Result<Outcome, Problem> {
     let file = ResultFile::of(&args.form)?;
     let (began, now) = (utc_now(), Instant::now());
-    let mut bench = Bench::connect(args.server.as_slice(), interrupt).map_err(problem)?;
+    let mut bench = Bench::connect(args.server.as_slice(), interrupt)?;
     let connected = now.elapsed().as_nanos() as u64;
     let setting = bench.completed(Setting {
         op: Op::WriteFlush,
@@ -64,7 +64,7 @@ pub(crate) fn run(
         servers: 1,
         ..Setting::default()
     });
-    let measured = measure(&mut bench, &setting, &SPAN, interrupt).map_err(problem)?;
+    let measured = measure(&mut bench, &setting, &SPAN, interrupt)?;
     let point = bench.point(&began, setting, measured);
     if args.form.format == Format::Text {
         let server = &point.servers[0];

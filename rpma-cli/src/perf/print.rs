@@ -1,5 +1,7 @@
 //! [`Printer`]: the results as a table, as lines of JSON, or as CSV; and the file of results.
 
+use std::fmt::Display;
+
 use serde_json::Value;
 
 use super::result::Point;
@@ -93,27 +95,18 @@ impl<'a> Printer<'a> {
     }
 
     fn row(&mut self, point: &Point) -> Result<(), Problem> {
-        if !std::mem::replace(&mut self.has_head, true) {
-            let names = [
-                "rate", "bytes/s", "Gb/s", "p50", "p90", "p99", "p99.9", "p99.99", "most", "CPU",
-            ];
-            self.out.line(row(&names.map(str::to_owned), "operation"))?;
-        }
         let (result, latency) = (&point.result, &point.result.latency);
-        let times = [
-            latency.p50,
-            latency.p90,
-            latency.p99,
-            latency.p99_9,
-            latency.p99_99,
-            latency.most,
-        ];
+        if !std::mem::replace(&mut self.has_head, true) {
+            let times = latency.columns().map(|(name, _)| name);
+            let names = [&["rate", "bytes/s", "Gb/s"][..], &times, &["CPU"]].concat();
+            self.out.line(row(&names, "operation"))?;
+        }
         let mut columns = vec![
             PerSecond(result.operations_per_second).to_string(),
             PerSecond(result.bytes_per_second).to_string(),
             format!("{:.3}", result.gigabits_per_second()),
         ];
-        columns.extend(times.map(|time| Nanos(time as f64).to_string()));
+        columns.extend(latency.columns().map(|(_, time)| time.to_string()));
         columns.push(Nanos(result.cpu_ns_per_operation).to_string());
         self.out.line(row(&columns, &point.setting.to_string()))?;
         if result.not_begun > 0 {
@@ -163,7 +156,10 @@ fn json_line(point: &Point) -> Result<String, Problem> {
 }
 
 /// The figures first: the settings have other lengths.
-fn row(columns: &[String], setting: &str) -> String {
-    let columns: Vec<String> = columns.iter().map(|text| format!("{text:>9}")).collect();
+fn row(columns: &[impl Display], setting: &str) -> String {
+    let columns: Vec<String> = columns
+        .iter()
+        .map(|text| format!("{:>9}", text.to_string()))
+        .collect();
     format!("{}  {setting}", columns.join(" "))
 }

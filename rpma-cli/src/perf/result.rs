@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::host::Host;
-use crate::settings::{Limit, Quantity, Setting};
+use crate::settings::{Nanos, Setting};
 
 /// In each line, so that other files are refused.
 pub(crate) const FORMAT: &str = "rpma perf";
@@ -28,26 +28,6 @@ pub(crate) struct Point {
     /// Why the measurement ended before its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ended_early: Option<String>,
-}
-
-impl Point {
-    /// Why the result is bad by a limit.
-    pub(crate) fn fault(&self, limit: &Limit) -> Option<String> {
-        let (result, latency) = (&self.result, &self.result.latency);
-        limit.fault(match limit.quantity {
-            Quantity::Least => latency.least as f64,
-            Quantity::Mean => latency.mean,
-            Quantity::P50 => latency.p50 as f64,
-            Quantity::P90 => latency.p90 as f64,
-            Quantity::P99 => latency.p99 as f64,
-            Quantity::P99_9 => latency.p99_9 as f64,
-            Quantity::P99_99 => latency.p99_99 as f64,
-            Quantity::Most => latency.most as f64,
-            Quantity::Rate => result.operations_per_second,
-            Quantity::GigabitsPerSecond => result.gigabits_per_second(),
-            Quantity::NotBegun => result.not_begun as f64,
-        })
-    }
 }
 
 impl Measured {
@@ -93,6 +73,19 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
+    /// Those of tables, with their names.
+    pub(crate) fn columns(&self) -> [(&'static str, Nanos); 6] {
+        [
+            ("p50", self.p50),
+            ("p90", self.p90),
+            ("p99", self.p99),
+            ("p99.9", self.p99_9),
+            ("p99.99", self.p99_99),
+            ("most", self.most),
+        ]
+        .map(|(name, ns)| (name, Nanos(ns as f64)))
+    }
+
     pub(crate) fn of(histogram: &Histogram<u64>) -> Self {
         if histogram.is_empty() {
             return Self::default();

@@ -200,30 +200,23 @@ fn facts(hosts: &[&Host]) -> Vec<Fact> {
 fn result(item: &Item<'_>, setting: String, is_open: bool) -> ResultOfPage {
     let point = &item.entry.point;
     let (result, latency) = (&point.result, &point.result.latency);
-    let time = |nanoseconds: u64| {
-        if item.entry.is_empty {
-            ABSENT.to_owned()
-        } else {
-            Nanos(nanoseconds as f64).to_string()
-        }
+    let time = |time: Nanos| match item.entry.is_empty {
+        true => ABSENT.to_owned(),
+        false => time.to_string(),
     };
     let not_begun = match point.setting.rate {
         Some(_) => result.not_begun.to_string(),
         None => ABSENT.to_owned(),
     };
-    let cells = [
+    let rates = [
         per_second(result.operations_per_second, ""),
         per_second(result.bytes_per_second, "B"),
         format!("{:.3}", result.gigabits_per_second()),
-        time(latency.p50),
-        time(latency.p90),
-        time(latency.p99),
-        time(latency.p99_9),
-        time(latency.p99_99),
-        time(latency.most),
-        Nanos(result.cpu_ns_per_operation).to_string(),
-        Nanos(result.own_cpu_ns_per_operation).to_string(),
     ];
+    let times = latency.columns().map(|(_, of)| time(of));
+    let costs = [result.cpu_ns_per_operation, result.own_cpu_ns_per_operation];
+    let costs = costs.map(|ns| Nanos(ns).to_string());
+    let cells = rates.into_iter().chain(times).chain(costs);
     ResultOfPage {
         setting,
         cells: cells

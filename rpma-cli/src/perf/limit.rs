@@ -3,48 +3,52 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::grid::parse_rate;
-use super::units::Nanos;
+use super::result::Measured;
+use crate::settings::{Nanos, parse_rate};
 
 /// A quantity, and the value above or below which the result is bad.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Limit {
-    pub(crate) quantity: Quantity,
+    quantity: &'static Quantity,
     is_above: bool,
     value: f64,
     /// As it was given.
     text: String,
 }
 
-/// A figure of a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Quantity {
-    Least,
-    Mean,
-    P50,
-    P90,
-    P99,
-    P99_9,
-    P99_99,
-    Most,
-    Rate,
-    GigabitsPerSecond,
-    NotBegun,
+/// A figure of a result, by the name that arguments have for it.
+#[derive(Debug)]
+struct Quantity {
+    name: &'static str,
+    unit: Unit,
+    of: fn(&Measured) -> f64,
 }
 
-/// The names of arguments.
-const QUANTITIES: [(&str, Quantity); 11] = [
-    ("least", Quantity::Least),
-    ("mean", Quantity::Mean),
-    ("p50", Quantity::P50),
-    ("p90", Quantity::P90),
-    ("p99", Quantity::P99),
-    ("p99.9", Quantity::P99_9),
-    ("p99.99", Quantity::P99_99),
-    ("most", Quantity::Most),
-    ("rate", Quantity::Rate),
-    ("gbps", Quantity::GigabitsPerSecond),
-    ("not-begun", Quantity::NotBegun),
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Time,
+    Rate,
+    Number,
+}
+
+impl Quantity {
+    const fn new(name: &'static str, unit: Unit, of: fn(&Measured) -> f64) -> Self {
+        Self { name, unit, of }
+    }
+}
+
+static QUANTITIES: [Quantity; 11] = [
+    Quantity::new("least", Unit::Time, |of| of.latency.least as f64),
+    Quantity::new("mean", Unit::Time, |of| of.latency.mean),
+    Quantity::new("p50", Unit::Time, |of| of.latency.p50 as f64),
+    Quantity::new("p90", Unit::Time, |of| of.latency.p90 as f64),
+    Quantity::new("p99", Unit::Time, |of| of.latency.p99 as f64),
+    Quantity::new("p99.9", Unit::Time, |of| of.latency.p99_9 as f64),
+    Quantity::new("p99.99", Unit::Time, |of| of.latency.p99_99 as f64),
+    Quantity::new("most", Unit::Time, |of| of.latency.most as f64),
+    Quantity::new("rate", Unit::Rate, |of| of.operations_per_second),
+    Quantity::new("gbps", Unit::Number, Measured::gigabits_per_second),
+    Quantity::new("not-begun", Unit::Number, |of| of.not_begun as f64),
 ];
 
 impl FromStr for Limit {
@@ -54,19 +58,19 @@ impl FromStr for Limit {
         let at = text.find(['<', '>']);
         let (name, rest) =
             text.split_at(at.ok_or("give a quantity, > or <, and a value: p99>20us")?);
-        let known = QUANTITIES.iter().find(|(known, _)| *known == name.trim());
-        let (_, quantity) = known.ok_or_else(|| {
-            let names = QUANTITIES.map(|(name, _)| name).join(", ");
+        let known = QUANTITIES.iter().find(|known| known.name == name.trim());
+        let quantity = known.ok_or_else(|| {
+            let names = QUANTITIES.each_ref().map(|known| known.name).join(", ");
             format!("{name:?} is no quantity: they are {names}")
         })?;
         let (is_above, value) = (rest.starts_with('>'), rest[1..].trim());
-        let value = match quantity {
-            Quantity::Rate => parse_rate(value)?,
-            Quantity::GigabitsPerSecond | Quantity::NotBegun => number(value)?,
-            _ => parse_nanos(value)?,
+        let value = match quantity.unit {
+            Unit::Time => parse_nanos(value)?,
+            Unit::Rate => parse_rate(value)?,
+            Unit::Number => number(value)?,
         };
         Ok(Self {
-            quantity: *quantity,
+            quantity,
             is_above,
             value,
             text: text.to_owned(),
@@ -99,18 +103,20 @@ fn number(text: &str) -> Result<f64, String> {
 }
 
 impl Limit {
-    /// Why a result with this figure is bad. `None` if it is good.
-    pub(crate) fn fault(&self, figure: f64) -> Option<String> {
+    /// Why a result is bad. `None` if it is good.
+    pub(super) fn fault(&self, result: &Measured) -> Option<String> {
+        self.fault_of((self.quantity.of)(result))
+    }
+
+    fn fault_of(&self, figure: f64) -> Option<String> {
         let is_bad = if self.is_above {
             figure > self.value
         } else {
             figure < self.value
         };
-        let figure = match self.quantity {
-            Quantity::Rate | Quantity::GigabitsPerSecond | Quantity::NotBegun => {
-                format!("{figure:.3}")
-            }
-            _ => Nanos(figure).to_string(),
+        let figure = match self.quantity.unit {
+            Unit::Time => Nanos(figure).to_string(),
+            Unit::Rate | Unit::Number => format!("{figure:.3}"),
         };
         is_bad.then(|| format!("failed: {self} (it is {figure})"))
     }
@@ -127,7 +133,7 @@ mod tests {
     use super::*;
 
     fn fault(limit: &str, figure: f64) -> Option<String> {
-        limit.parse::<Limit>().expect(limit).fault(figure)
+        limit.parse::<Limit>().expect(limit).fault_of(figure)
     }
 
     #[test]
