@@ -22,6 +22,16 @@ pub(super) enum Arena {
     Pmem(Arc<Mr<PmemMap>>, Contents),
 }
 
+/// The same for both kinds of memory.
+macro_rules! of_region {
+    ($arena:expr, $region:ident => $of:expr) => {
+        match $arena {
+            Self::Plain($region) => $of,
+            Self::Pmem($region, _) => $of,
+        }
+    };
+}
+
 /// An arena, and what its host declares about it.
 pub(super) struct Opened {
     pub(super) arena: Arena,
@@ -126,10 +136,7 @@ impl Arena {
     pub(super) fn read(&self, part: Part) -> Result<Vec<u8>, String> {
         let range = inside(part)?;
         let mut bytes = vec![0; range.len()];
-        let read = match self {
-            Self::Plain(region) => region.read_at(range.start, &mut bytes),
-            Self::Pmem(region, _) => region.read_at(range.start, &mut bytes),
-        };
+        let read = of_region!(self, region => region.read_at(range.start, &mut bytes));
         read.map(|()| bytes).map_err(in_words)
     }
 
@@ -138,29 +145,18 @@ impl Arena {
             at,
             len: bytes.len() as u64,
         };
-        let range = inside(part)?;
-        let written = match self {
-            Self::Plain(region) => region.write_at(range.start, bytes),
-            Self::Pmem(region, _) => region.write_at(range.start, bytes),
-        };
-        written.map_err(in_words)
+        let at = inside(part)?.start;
+        of_region!(self, region => region.write_at(at, bytes)).map_err(in_words)
     }
 
     /// The 8 bytes there, at once. What was written before them is visible afterwards.
     pub(super) fn load(&self, at: u64) -> Result<u64, String> {
         let at = inside(Part { at, len: 8 })?.start;
-        let loaded = match self {
-            Self::Plain(region) => region.load_u64(at),
-            Self::Pmem(region, _) => region.load_u64(at),
-        };
-        loaded.map_err(in_words)
+        of_region!(self, region => region.load_u64(at)).map_err(in_words)
     }
 
     pub(super) fn add_to(&self, offer: &mut Offer) {
-        match self {
-            Self::Plain(region) => offer.add_region(region),
-            Self::Pmem(region, _) => offer.add_region(region),
-        };
+        of_region!(self, region => offer.add_region(region));
     }
 
     /// The memory, if its processor may make commits durable.
@@ -183,10 +179,7 @@ impl Arena {
     }
 
     pub(super) fn descriptor(&self) -> [u8; 21] {
-        match self {
-            Self::Plain(region) => region.get_descriptor(),
-            Self::Pmem(region, _) => region.get_descriptor(),
-        }
+        of_region!(self, region => region.get_descriptor())
     }
 }
 
