@@ -118,7 +118,10 @@ fn with_profile(command: clap::Command) -> clap::Command {
     };
     match command.get_name() {
         "doctor" | "ping" | "check" | "perf" => {
-            let profile = Arg::new("profile").long("profile").hide(true);
+            let profile = Arg::new("profile")
+                .long("profile")
+                .value_name("NAME")
+                .hide(true);
             command.arg(profile.value_parser(of_other_build))
         }
         _ => command,

@@ -7,5 +7,5 @@ mod setting;
 mod units;
 
 pub(crate) use self::grid::{Sweep, parse_number, parse_rate};
-pub(crate) use self::setting::{Completions, Flush, Method, Op, Setting, name};
+pub(crate) use self::setting::{Completions, Flush, Method, Op, Setting, USUAL, number};
 pub(crate) use self::units::{Bytes, Nanos, PerSecond};

@@ -109,6 +109,23 @@ impl Setting {
         self.depth / self.batch
     }
 
+    /// Each part in words. The words of two settings have the same places.
+    pub(crate) fn words(&self) -> Vec<String> {
+        vec![
+            self.operation(),
+            Bytes(self.size).to_string(),
+            format!("depth {}", self.depth),
+            format!("batch {}", self.batch),
+            number(self.threads as usize, "thread"),
+            number(self.connections as usize, "connection"),
+            name(self.completions),
+            match self.rate {
+                Some(rate) => format!("open loop, {}", PerSecond(rate)),
+                None => CLOSED.into(),
+            },
+        ]
+    }
+
     /// The operation in words: `commit (native, durable, 2 of 3)`.
     pub(crate) fn operation(&self) -> String {
         let words = [
@@ -128,21 +145,20 @@ impl Setting {
 
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}", self.operation(), Bytes(self.size))?;
-        write!(f, ", depth {}", self.depth)?;
-        for (value, what) in [
-            (self.batch, "batch"),
-            (self.threads, "threads"),
-            (self.connections, "connections"),
-        ] {
-            if value > 1 {
-                write!(f, ", {what} {value}")?;
-            }
-        }
-        write!(f, ", {}", name(self.completions))?;
-        match self.rate {
-            Some(rate) => write!(f, ", open loop {}", PerSecond(rate)),
-            None => Ok(()),
-        }
+        let mut words = self.words();
+        words.retain(|word| word != CLOSED && !USUAL.contains(&&**word));
+        f.write_str(&words.join(", "))
+    }
+}
+
+const CLOSED: &str = "closed loop";
+/// These are left out where all settings have them.
+pub(crate) const USUAL: [&str; 3] = ["batch 1", "1 thread", "1 connection"];
+
+/// `1 run`, `2 runs`.
+pub(crate) fn number(count: usize, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
     }
 }

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use super::read::read;
 use crate::problem::Problem;
 use crate::report::{Outcome, Output, ResultFile};
+use crate::settings::number;
 
 /// Writes the page. An older page at the same place stays if the results are not good.
 pub(crate) fn write(files: &[PathBuf], place: &Path, out: &mut Output) -> Result<Outcome, Problem> {
@@ -33,8 +34,8 @@ pub(crate) fn write(files: &[PathBuf], place: &Path, out: &mut Output) -> Result
     out.line(format!(
         "{}: {} of {}",
         place.display(),
-        words::number(results, "result"),
-        words::number(runs, "run")
+        number(results, "result"),
+        number(runs, "run")
     ))?;
     Ok(Outcome::Good)
 }

@@ -7,10 +7,10 @@ use serde::Serialize;
 use super::chart::{self, LineStyle};
 use super::runs::{Item, Run};
 use super::sections::{self, Section};
-use super::words::{self, number, text};
+use super::words::{self, text};
 use crate::host::Host;
 use crate::problem::Problem;
-use crate::settings::{Nanos, PerSecond};
+use crate::settings::{Nanos, PerSecond, number};
 
 /// Its name lets the template engine escape HTML.
 const NAME: &str = "page.html";

@@ -2,19 +2,7 @@
 
 use super::runs::Item;
 use crate::problem::one_line;
-use crate::settings::{Bytes, PerSecond};
-use crate::settings::{Setting, name};
-
-/// These are left out where all results have them.
-const USUAL: [&str; 4] = ["batch 1", "1 thread", "1 connection", ""];
-
-/// `1 run`, `2 runs`.
-pub(super) fn number(count: usize, noun: &str) -> String {
-    match count {
-        1 => format!("1 {noun}"),
-        _ => format!("{count} {noun}s"),
-    }
-}
+use crate::settings::{Setting, USUAL};
 
 /// Texts of files can be long, and can have characters that a page must not have.
 pub(super) fn text(text: &str) -> String {
@@ -42,23 +30,6 @@ pub(super) fn order(setting: &Setting) -> impl Ord + use<> {
     )
 }
 
-/// Each part of a setting in words. The words of two settings have the same places.
-pub(super) fn words(setting: &Setting) -> Vec<String> {
-    vec![
-        setting.operation(),
-        Bytes(setting.size).to_string(),
-        format!("depth {}", setting.depth),
-        format!("batch {}", setting.batch),
-        number(setting.threads as usize, "thread"),
-        number(setting.connections as usize, "connection"),
-        name(setting.completions),
-        match setting.rate {
-            Some(rate) => format!("open loop, {}", PerSecond(rate)),
-            None => "closed loop".into(),
-        },
-    ]
-}
-
 /// The places of words that [`of_item`] returns.
 pub(super) const SIZE: usize = 2;
 pub(super) const DEPTH: usize = 3;
@@ -66,7 +37,7 @@ pub(super) const RATE: usize = 8;
 
 /// The words of an item, with its run and its number among equal settings.
 pub(super) fn of_item(item: &Item<'_>) -> Vec<String> {
-    let mut words = words(&item.entry.point.setting);
+    let mut words = item.entry.point.setting.words();
     words.insert(0, format!("run {}", item.run));
     words.push(format!("repeat {}", item.repeat));
     words
@@ -104,7 +75,7 @@ mod tests {
             rate: Some(2e5),
             ..setting()
         };
-        let (common, own) = divide(&[words(&setting()), words(&deep)]);
+        let (common, own) = divide(&[setting().words(), deep.words()]);
         assert_eq!(common, "write, 64 B, poll");
         assert_eq!(
             own,
