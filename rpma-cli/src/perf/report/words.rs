@@ -52,7 +52,8 @@ pub(super) fn divide(lines: &[Vec<String>]) -> (String, Vec<String>) {
     let (common, own): (Vec<usize>, Vec<usize>) = (0..first.len()).partition(|i| is_common(*i));
     let is_plain = |word: &&str| {
         let one_of_one = word.starts_with("run ") || word.starts_with("repeat ");
-        !USUAL.contains(word) && !one_of_one
+        // A chart leaves the word of its axis empty.
+        !word.is_empty() && !USUAL.contains(word) && !one_of_one
     };
     let common: Vec<&str> = common.iter().map(|place| first[*place].as_str()).collect();
     let common: Vec<&str> = common.into_iter().filter(is_plain).collect();
@@ -82,6 +83,12 @@ mod tests {
             ["depth 1, closed loop", "depth 16, open loop, 200 k/s"]
         );
         assert_eq!(divide(&[]), (String::new(), Vec::new()));
+        let mut without_size = setting().words();
+        without_size[1].clear();
+        assert_eq!(
+            divide(&[without_size]).0,
+            "write, depth 1, poll, closed loop"
+        );
     }
 
     #[test]
