@@ -106,6 +106,7 @@ fn a_port_of_infiniband_whose_interface_has_no_address() {
         ("ports/2/state", "1: DOWN"),
         ("ports/2/link_layer", "Ethernet"),
         ("ports/2/gids/0", "fe80:0000:0000:0000:0202:c9ff:feaa:bb02"),
+        ("ports/2/gids/1", "0000:0000:0000:0000:0000:ffff:c000:0203"),
         ("ports/2/gid_attrs/ndevs/0", "eth4"),
         ("../../net/ib0/dev_port", "0"),
         ("../../net/ib0/flags", "0x1003"),
