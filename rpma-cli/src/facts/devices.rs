@@ -316,6 +316,8 @@ mod tests {
         };
         let addresses: Vec<String> = device.addresses().map(|ip| ip.to_string()).collect();
         assert_eq!(addresses, ["fe80::5054:ff:fe77:101", "10.77.0.1"]);
+        assert!(device.has("10.77.0.1") && device.has("fe80::5054:ff:fe77:101%eth0"));
+        assert!(!device.has("10.77.0.2") && !device.has("fe80::5054:ff:fe77:101"));
         assert_eq!(port.gids[1].kind.as_deref(), Some("RoCE v2"));
         let eth0 = Interface {
             name: "eth0".into(),
