@@ -12,6 +12,7 @@ mod check;
 mod cli;
 mod client;
 mod doctor;
+mod endpoint;
 #[cfg(feature = "sim")]
 mod fabric;
 #[cfg_attr(
