@@ -6,8 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use crate::endpoint::{Endpoint, Range};
-use crate::perf::Limit;
-use crate::settings::{Completions, Flush, Method, Op, Sweep, parse_number, parse_rate};
+use crate::settings::{Completions, Flush, Limit, Method, Op, Sweep, parse_number, parse_rate};
 
 /// Look at this host: can a remote flush work here?
 ///

@@ -6,7 +6,6 @@
 
 mod checks;
 mod job;
-mod limit;
 mod load;
 mod measure;
 mod meter;
@@ -27,7 +26,6 @@ mod worker;
 
 use rpma::Peer;
 
-pub(crate) use self::limit::Limit;
 use self::print::Printer;
 use self::result::Point;
 use crate::args::{Endpoint, Measure};
@@ -72,7 +70,7 @@ pub(crate) fn run(
                 for fault in args
                     .fail_if
                     .iter()
-                    .filter_map(|limit| limit.fault(&point.result))
+                    .filter_map(|limit| limit.fault(point.result.figure(limit.quantity())))
                 {
                     printer.note(&fault)?;
                     outcome = Outcome::Bad;

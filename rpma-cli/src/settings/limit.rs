@@ -3,25 +3,17 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::result::Measured;
-use crate::settings::{Nanos, parse_rate};
+use super::{Nanos, parse_rate};
 
 /// A quantity, and the value above or below which the result is bad.
 #[derive(Clone, Debug)]
 pub(crate) struct Limit {
-    quantity: &'static Quantity,
+    quantity: &'static str,
+    unit: Unit,
     is_above: bool,
     value: f64,
     /// As it was given.
     text: String,
-}
-
-/// A figure of a result, by the name that arguments have for it.
-#[derive(Debug)]
-struct Quantity {
-    name: &'static str,
-    unit: Unit,
-    of: fn(&Measured) -> f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,24 +23,19 @@ enum Unit {
     Number,
 }
 
-impl Quantity {
-    const fn new(name: &'static str, unit: Unit, of: fn(&Measured) -> f64) -> Self {
-        Self { name, unit, of }
-    }
-}
-
-static QUANTITIES: [Quantity; 11] = [
-    Quantity::new("least", Unit::Time, |of| of.latency.least as f64),
-    Quantity::new("mean", Unit::Time, |of| of.latency.mean),
-    Quantity::new("p50", Unit::Time, |of| of.latency.p50 as f64),
-    Quantity::new("p90", Unit::Time, |of| of.latency.p90 as f64),
-    Quantity::new("p99", Unit::Time, |of| of.latency.p99 as f64),
-    Quantity::new("p99.9", Unit::Time, |of| of.latency.p99_9 as f64),
-    Quantity::new("p99.99", Unit::Time, |of| of.latency.p99_99 as f64),
-    Quantity::new("most", Unit::Time, |of| of.latency.most as f64),
-    Quantity::new("rate", Unit::Rate, |of| of.operations_per_second),
-    Quantity::new("gbps", Unit::Number, Measured::gigabits_per_second),
-    Quantity::new("not-begun", Unit::Number, |of| of.not_begun as f64),
+/// The names that arguments have for the figures of a result.
+const QUANTITIES: [(&str, Unit); 11] = [
+    ("least", Unit::Time),
+    ("mean", Unit::Time),
+    ("p50", Unit::Time),
+    ("p90", Unit::Time),
+    ("p99", Unit::Time),
+    ("p99.9", Unit::Time),
+    ("p99.99", Unit::Time),
+    ("most", Unit::Time),
+    ("rate", Unit::Rate),
+    ("gbps", Unit::Number),
+    ("not-begun", Unit::Number),
 ];
 
 impl FromStr for Limit {
@@ -58,19 +45,20 @@ impl FromStr for Limit {
         let at = text.find(['<', '>']);
         let (name, rest) =
             text.split_at(at.ok_or("give a quantity, > or <, and a value: p99>20us")?);
-        let known = QUANTITIES.iter().find(|known| known.name == name.trim());
-        let quantity = known.ok_or_else(|| {
-            let names = QUANTITIES.each_ref().map(|known| known.name).join(", ");
+        let known = QUANTITIES.iter().find(|(known, _)| *known == name.trim());
+        let (quantity, unit) = *known.ok_or_else(|| {
+            let names = QUANTITIES.map(|(name, _)| name).join(", ");
             format!("{name:?} is no quantity: they are {names}")
         })?;
         let (is_above, value) = (rest.starts_with('>'), rest[1..].trim());
-        let value = match quantity.unit {
+        let value = match unit {
             Unit::Time => parse_nanos(value)?,
             Unit::Rate => parse_rate(value)?,
             Unit::Number => number(value)?,
         };
         Ok(Self {
             quantity,
+            unit,
             is_above,
             value,
             text: text.to_owned(),
@@ -103,18 +91,24 @@ fn number(text: &str) -> Result<f64, String> {
 }
 
 impl Limit {
-    /// Why a result is bad. `None` if it is good.
-    pub(super) fn fault(&self, result: &Measured) -> Option<String> {
-        self.fault_of((self.quantity.of)(result))
+    /// The quantities of all limits.
+    #[cfg(test)]
+    pub(crate) fn quantities() -> impl Iterator<Item = &'static str> {
+        QUANTITIES.iter().map(|(name, _)| *name)
     }
 
-    fn fault_of(&self, figure: f64) -> Option<String> {
+    pub(crate) fn quantity(&self) -> &'static str {
+        self.quantity
+    }
+
+    /// Why a result with this figure of the quantity is bad. `None` if it is good.
+    pub(crate) fn fault(&self, figure: f64) -> Option<String> {
         let is_bad = if self.is_above {
             figure > self.value
         } else {
             figure < self.value
         };
-        let figure = match self.quantity.unit {
+        let figure = match self.unit {
             Unit::Time => Nanos(figure).to_string(),
             Unit::Rate | Unit::Number => format!("{figure:.3}"),
         };
@@ -133,7 +127,7 @@ mod tests {
     use super::*;
 
     fn fault(limit: &str, figure: f64) -> Option<String> {
-        limit.parse::<Limit>().expect(limit).fault_of(figure)
+        limit.parse::<Limit>().expect(limit).fault(figure)
     }
 
     #[test]
