@@ -22,6 +22,8 @@ mod fabric;
     allow(dead_code, reason = "a simulated host has no files")
 )]
 mod facts;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod host;
 mod interrupt;
 mod mailbox;

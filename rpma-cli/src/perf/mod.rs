@@ -14,10 +14,10 @@ pub(crate) mod ping;
 mod places;
 mod print;
 mod progress;
-mod read;
+pub(crate) mod read;
 pub(crate) mod report;
 mod result;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod samples;
 mod session;
 #[cfg(all(test, feature = "sim"))]

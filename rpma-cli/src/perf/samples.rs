@@ -1,4 +1,4 @@
-//! Made-up results, for tests.
+//! Made-up results, for tests and fuzz targets.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -29,7 +29,7 @@ pub(crate) fn setting() -> Setting {
 }
 
 /// A durable commit to two of three servers.
-pub(super) fn commit() -> Setting {
+pub(crate) fn commit() -> Setting {
     Setting {
         op: Op::Commit,
         method: Some(Method::Native),
@@ -74,7 +74,7 @@ pub(super) fn server(device: &str) -> Host {
 }
 
 /// A result whose latencies grow with the size, the depth and the rate.
-pub(super) fn point(setting: Setting) -> Point {
+pub(crate) fn point(setting: Setting) -> Point {
     let base = match setting.op {
         Op::Commit | Op::WriteFlush => 4_800.0,
         _ => 1_900.0,
@@ -147,7 +147,7 @@ pub(super) fn encoded(histogram: &Histogram<u64>) -> String {
 }
 
 /// The text of a file.
-pub(super) fn lines(points: &[Point]) -> String {
+pub(crate) fn lines(points: &[Point]) -> String {
     let line = |point| serde_json::to_string(point).expect("a point is JSON") + "\n";
     points.iter().map(line).collect()
 }

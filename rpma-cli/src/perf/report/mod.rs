@@ -11,7 +11,7 @@ mod words;
 
 use std::path::{Path, PathBuf};
 
-use super::read::read;
+use super::read::{Entry, read};
 use crate::problem::Problem;
 use crate::report::{Outcome, Output, ResultFile};
 use crate::settings::number;
@@ -27,15 +27,19 @@ pub(crate) fn write(files: &[PathBuf], place: &Path, out: &mut Output) -> Result
         let what = format!("{} is a file of results", place.display());
         return Err(Problem::new(what, "Give another path with -o"));
     }
-    let runs = runs::runs(&entries);
-    let page = page::render(&runs)?;
+    let (page, runs) = page(&entries)?;
     ResultFile::open(place)?.write(&page)?;
-    let (results, runs) = (entries.len(), runs.len());
     out.line(format!(
         "{}: {} of {}",
         place.display(),
-        number(results, "result"),
+        number(entries.len(), "result"),
         number(runs, "run")
     ))?;
     Ok(Outcome::Good)
+}
+
+/// The page of these results, and the number of their runs.
+pub(crate) fn page(entries: &[Entry]) -> Result<(String, usize), Problem> {
+    let runs = runs::runs(entries);
+    Ok((page::render(&runs)?, runs.len()))
 }
