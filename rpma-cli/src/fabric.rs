@@ -164,21 +164,26 @@ fn with_servers(
 
 /// Starts a server with persistent memory.
 pub(crate) fn server(host: &Host, fault: Option<Fault>) -> Result<(Running, Endpoint), Problem> {
+    let args = args_of(host, fault);
+    Ok((Running::start(host, &args)?, args.addr))
+}
+
+/// The arguments of a server with persistent memory.
+pub(crate) fn args_of(host: &Host, fault: Option<Fault>) -> Serve {
     let addr = Endpoint {
         host: host.addr().to_string(),
         port: PORT,
     };
     let memory = host.pmem("dax0.0", ARENA);
-    let args = Serve {
-        addr: addr.clone(),
+    Serve {
+        addr,
         memory: Some(memory.path().to_owned()),
         ddio: Ddio::On,
         overwrite: false,
         other_is_gone: false,
         size: ARENA as u64,
         fault,
-    };
-    Ok((Running::start(host, &args)?, addr))
+    }
 }
 
 /// Any port: no other program is on the fabric.

@@ -1,6 +1,9 @@
-//! Promises about bytes that come from elsewhere: the messages of a session, and files of results. The
-//! targets in `fuzz/` give them bytes that a fuzzer makes, and a test those of the corpus in the
+//! Promises about bytes that come from elsewhere: the messages of a session, hostile clients of a
+//! server, and files of results. The targets in `fuzz/` give them bytes that a fuzzer makes, and a test those of the corpus in the
 //! repository.
+
+#[cfg(feature = "sim")]
+mod hostile;
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -19,6 +22,9 @@ use crate::perf::read::{self, Entry};
 use crate::perf::report;
 use crate::perf::samples::{commit, lines, point, setting};
 use crate::wire::{self, Answer, MAX, MOST_RECEIVES, RECEIVED, Request, Tag};
+
+#[cfg(feature = "sim")]
+pub use hostile::serve;
 
 /// A message of a session, to the server or from it, or the tag of a connection.
 pub fn session(bytes: &[u8]) {
@@ -178,6 +184,8 @@ mod tests {
         let targets: &[(&str, Property)] = &[
             ("session", session),
             ("results", results),
+            #[cfg(feature = "sim")]
+            ("serve", serve),
         ];
         for (name, check) in targets {
             let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/");

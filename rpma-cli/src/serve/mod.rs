@@ -32,12 +32,12 @@ use crate::report::Output;
 /// The longest sleep before the interrupt and the limits are looked at.
 const TICK: Duration = Duration::from_millis(100);
 /// A session without a request for so long ends.
-const SILENCE: Duration = Duration::from_secs(120);
+pub(crate) const SILENCE: Duration = Duration::from_secs(120);
 /// The commits in flight of a connection, by the server's method.
 const CREDITS: u16 = 64;
 /// The bytes of the region that nobody may write to.
-const GUARDED: usize = 4096;
-const GUARDED_SEED: u64 = 0x6775_6172;
+pub(crate) const GUARDED: usize = 4096;
+pub(crate) const GUARDED_SEED: u64 = 0x6775_6172;
 /// After so many requests the fault `dies` ends the server.
 const DIES_AFTER: u32 = 40;
 /// `ENODEV`: the device is gone.
@@ -125,16 +125,29 @@ impl Server {
 
     /// Answers clients until the interrupt. After an error, the memory keeps its mark.
     pub(crate) fn serve(&mut self, interrupt: &Interrupt, out: &mut Output) -> Result<(), Problem> {
-        let mut wcs = [Wc::default(); 16];
         while !interrupt.is_set() {
-            if let Some(happened) = self.wait.next(&mut wcs, TICK)? {
-                self.take(happened, &wcs, interrupt, out)?;
-            }
-            self.serve_commits();
-            self.answer_waiting(out)?;
-            self.end_silent(out)?;
+            self.turn(TICK, interrupt, out)?;
         }
         self.end(out)
+    }
+
+    /// Does what there is to do, or waits for it until the limit. Returns whether something happened.
+    pub(crate) fn turn(
+        &mut self,
+        limit: Duration,
+        interrupt: &Interrupt,
+        out: &mut Output,
+    ) -> Result<bool, Problem> {
+        let mut wcs = [Wc::default(); 16];
+        let happened = self.wait.next(&mut wcs, limit)?;
+        let is_idle = happened.is_none();
+        if let Some(happened) = happened {
+            self.take(happened, &wcs, interrupt, out)?;
+        }
+        self.serve_commits();
+        self.answer_waiting(out)?;
+        self.end_silent(out)?;
+        Ok(!is_idle)
     }
 
     /// Ends the session, and clears the memory after it. A closed output does not keep it from that.
@@ -237,6 +250,14 @@ impl Server {
                 _ => {}
             }
         }
+    }
+
+    /// The bytes of the region that nobody may write to.
+    #[cfg(all(feature = "sim", any(test, fuzzing)))]
+    pub(crate) fn guarded(&self) -> Vec<u8> {
+        let mut bytes = vec![0; GUARDED];
+        let read = self.guarded.read_at(0, &mut bytes);
+        read.map(|()| bytes).expect("all of it")
     }
 
     /// The offer to each client.

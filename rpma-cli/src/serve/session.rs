@@ -12,6 +12,7 @@ use crate::interrupt::Interrupt;
 use crate::mailbox::Mailbox;
 use crate::problem::Problem;
 use crate::report::Output;
+use crate::time::now;
 use crate::wire::{Answer, Expect, Request};
 
 /// How long a client's request waits for what it asks for.
@@ -43,7 +44,7 @@ impl Session {
             lines: BTreeMap::new(),
             expected: None,
             waiting: None,
-            heard: Instant::now(),
+            heard: now(),
         }
     }
 
@@ -76,7 +77,7 @@ impl Server {
         match session.mailbox.take::<Request>(conn, wc) {
             Ok(None) => Ok(()),
             Ok(Some(request)) => {
-                session.heard = Instant::now();
+                session.heard = now();
                 session.waiting = None;
                 self.request(request, interrupt, out)
             }
@@ -102,7 +103,7 @@ impl Server {
             Ok(Some(answer)) => self.send(&answer, out),
             Ok(None) => {
                 if let Some(session) = &mut self.session {
-                    session.waiting = Some((request, Instant::now() + WAITS));
+                    session.waiting = Some((request, now() + WAITS));
                 }
                 Ok(())
             }
@@ -117,7 +118,7 @@ impl Server {
             return Ok(());
         };
         let answer = match self.answer(&request) {
-            Ok(None) if Instant::now() < until => {
+            Ok(None) if now() < until => {
                 if let Some(session) = &mut self.session {
                     session.waiting = Some((request, until));
                 }
@@ -144,7 +145,7 @@ impl Server {
     /// Ends the session of a client that stands still.
     pub(super) fn end_silent(&mut self, out: &mut Output) -> Result<(), Problem> {
         match &self.session {
-            Some(session) if session.heard.elapsed() > SILENCE => {
+            Some(session) if now() - session.heard > SILENCE => {
                 let reason = format!("no request came for {} s", SILENCE.as_secs());
                 self.end_session(&reason, out)
             }
