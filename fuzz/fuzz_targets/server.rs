@@ -4,6 +4,8 @@
 mod bytes;
 #[path = "../../tests/fabric/hostile/server.rs"]
 mod server;
+#[path = "../../tests/fabric/hostile/stranger.rs"]
+mod stranger;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let first = server::run(bytes);

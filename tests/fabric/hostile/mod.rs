@@ -4,6 +4,7 @@
 mod bytes;
 mod replica;
 mod server;
+mod stranger;
 mod vanish;
 
 use std::fs;
