@@ -200,6 +200,7 @@ fn the_rig_makes_all_fabrics() -> Result {
         "host/places.rs",
         "hello.rs",
         "linking/src/main.rs",
+        "fabric/hostile/log.rs",
         "fabric/hostile/replica.rs",
         "fabric/hostile/server.rs",
     ];

@@ -2,6 +2,7 @@
 //! that a fuzzer makes in `fuzz/`.
 
 mod bytes;
+mod log;
 mod replica;
 mod server;
 mod stranger;
@@ -16,7 +17,11 @@ use crate::common::prelude::*;
 #[test]
 fn the_corpus() -> Result {
     type Run = fn(&[u8]) -> String;
-    let targets: [(&str, Run); 2] = [("server", server::run), ("replica", replica::run)];
+    let targets: [(&str, Run); 3] = [
+        ("server", server::run),
+        ("replica", replica::run),
+        ("log", log::run),
+    ];
     for (name, run) in targets {
         let corpus = format!("{}/fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"));
         let files: Vec<_> = fs::read_dir(corpus)?.collect();
