@@ -26,8 +26,8 @@ esac
 
 if [ -n "${RPMA_GUEST-}" ]; then
     settings="RPMA_TEST_LIMIT=$limit RPMA_TEST_PIDFILE=/run/device-test.pid"
-    for name in RPMA_TEST_ADDR RPMA_TEST_ADDR6; do
-        # Of another device than the guest's first.
+    # The addresses are of another device than the guest's first.
+    for name in RPMA_TEST_ADDR RPMA_TEST_ADDR6 RPMA_TEST_MINUTES; do
         if [ -n "${!name-}" ]; then settings+=" $name=${!name}"; fi
     done
     # Through a shell that waits: ssh would report a signal as a failure of its own.

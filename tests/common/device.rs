@@ -110,7 +110,7 @@ impl Drop for Counted {
 
 /// How many objects of each kind all processes have on all devices, except for contexts: librdmacm
 /// keeps a device open for as long as the process runs.
-fn objects() -> Result<BTreeMap<String, u64>> {
+pub(crate) fn objects() -> Result<BTreeMap<String, u64>> {
     let output = Command::new("rdma").args(["resource", "show"]).output()?;
     assert!(
         output.status.success(),

@@ -102,7 +102,7 @@ Examples:
   cargo xtask test --iwarp                     what runs over soft-iWARP
   cargo xtask test --iwarp connect             all tests about connections over soft-iWARP
 
-RPMA_TEST_LIMIT=SECONDS sets the longest that one device test may take (300, with --long 7200).";
+RPMA_TEST_LIMIT=SECONDS sets the longest that one device test may take (300, with --long 10800).";
 
 #[derive(Debug, Subcommand)]
 enum BenchAction {

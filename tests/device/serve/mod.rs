@@ -11,6 +11,8 @@ mod broken;
 mod commits;
 #[cfg(feature = "sim")]
 mod cuts;
+#[cfg(not(feature = "sim"))]
+mod day;
 #[cfg(feature = "sim")]
 mod failing;
 mod many;

@@ -47,7 +47,7 @@ pub(crate) struct Options {
 impl Options {
     /// The longest that one device test may take.
     fn limit(self) -> Duration {
-        Duration::from_secs(if self.long { 7200 } else { 300 })
+        Duration::from_secs(if self.long { 10800 } else { 300 })
     }
 
     /// For libtest.
