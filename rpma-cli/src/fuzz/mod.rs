@@ -14,11 +14,13 @@ use std::sync::OnceLock;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::perf::read::{self, Entry};
+use crate::perf::read::{self, DEFLATED, Entry};
 use crate::perf::report;
 use crate::perf::samples::{commit, lines, point, setting};
 use crate::wire::{self, Answer, MAX, MOST_RECEIVES, RECEIVED, Request, Tag};
@@ -58,7 +60,7 @@ fn message<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) ->
 /// their page has no markup but its own. A problem is one line with a remedy.
 ///
 /// The first byte chooses the file: its text, changes to a whole one, or the bytes of a histogram in a
-/// whole one, because no fuzzer finds base64.
+/// whole one, because no fuzzer finds base64 or DEFLATE.
 pub fn results(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else {
         return;
@@ -164,9 +166,14 @@ fn changed(changes: &[u8]) -> Vec<u8> {
     text
 }
 
+/// A whole file with a histogram of these bytes, deflated.
 fn with_histogram(bytes: &[u8]) -> Vec<u8> {
     let mut point = point(setting());
-    point.result.histogram = STANDARD.encode(bytes);
+    let mut deflated = ZlibEncoder::new(Vec::new(), Compression::fast());
+    deflated.write_all(bytes).expect("memory is enough");
+    let deflated = deflated.finish().expect("memory is enough");
+    let len = (deflated.len() as u32).to_be_bytes();
+    point.result.histogram = STANDARD.encode([&DEFLATED, &len[..], &deflated].concat());
     lines(&[point]).into_bytes()
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use flate2::read::ZlibDecoder;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 use serde_json::Value;
@@ -18,6 +19,13 @@ use crate::problem::Problem;
 const MAX_FILE: u64 = 256 << 20;
 /// A page with more results cannot be read, and a browser takes long to show it.
 const MAX_RESULTS: usize = 2000;
+
+/// The cookie of a deflated histogram, which its length follows.
+pub(crate) const DEFLATED: [u8; 4] = [0x1c, 0x84, 0x93, 0x14];
+/// The bytes before the counts of a histogram. The length of the counts is in bytes 4 to 8.
+const HEADER: usize = 40;
+/// The most bytes of an inflated histogram. That of a result has some kilobytes.
+const MAX_HISTOGRAM: u64 = 1 << 20;
 
 const REMEASURE: &str = "Run the measurement again, or remove the line";
 const WRONG_FILE: &str = "Give files that `rpma perf --out` wrote";
@@ -193,11 +201,30 @@ fn other_version(value: &Value) -> Fault {
 /// The histogram of a result.
 fn histogram(text: &str) -> Result<Histogram<u64>, String> {
     let bytes = STANDARD.decode(text).map_err(|error| error.to_string());
-    let histogram = bytes.and_then(|bytes| {
+    let inflated = bytes.and_then(|bytes| inflate(&bytes));
+    let histogram = inflated.and_then(|bytes| {
         let histogram = Deserializer::new().deserialize(&mut &bytes[..]);
         histogram.map_err(|error| error.to_string())
     });
     histogram.map_err(|error| format!("its histogram is invalid: {error}"))
+}
+
+/// The bytes of a deflated histogram. The decoder takes as much memory as its header asks for, so the
+/// header must not ask for more than there is.
+fn inflate(bytes: &[u8]) -> Result<Vec<u8>, String> {
+    let deflated = bytes.strip_prefix(&DEFLATED).and_then(|rest| rest.get(4..));
+    let deflated = deflated.ok_or("it is not deflated")?;
+    let (mut inflated, limit) = (Vec::new(), MAX_HISTOGRAM);
+    let read = ZlibDecoder::new(deflated)
+        .take(limit)
+        .read_to_end(&mut inflated);
+    read.map_err(|error| error.to_string())?;
+    let counts = inflated.get(4..).and_then(|rest| rest.first_chunk());
+    let counts = counts.map(|len| u32::from_be_bytes(*len) as usize);
+    match counts {
+        Some(len) if HEADER + len <= inflated.len() => Ok(inflated),
+        _ => Err("it is cut off".to_owned()),
+    }
 }
 
 /// Sixteen points for each digit of the quantile, from the median to 99.99 %.
@@ -217,6 +244,8 @@ fn curve(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
 mod tests {
     use std::fs;
 
+    use flate2::Compression;
+    use flate2::read::ZlibEncoder;
     use serde_json::json;
     use tempfile::{TempDir, tempdir};
 
@@ -428,6 +457,26 @@ mod tests {
                 problem.contains("is damaged: its histogram is invalid: "),
                 "{problem}"
             );
+        }
+    }
+
+    /// Promise: a histogram of some bytes that asks for 4 GiB of counts gets no memory for them.
+    #[test]
+    fn a_histogram_without_its_counts_is_refused() {
+        let mut plain = [0; HEADER];
+        plain[..8].copy_from_slice(&[0x1c, 0x84, 0x93, 0x13, 0xff, 0xff, 0xff, 0xff]);
+        let mut deflated = Vec::new();
+        let read = ZlibEncoder::new(&plain[..], Compression::fast()).read_to_end(&mut deflated);
+        read.expect("memory is enough");
+        let len = (deflated.len() as u32).to_be_bytes();
+        let whole = [&DEFLATED, &len[..], &deflated].concat();
+        for (bytes, words) in [
+            (&whole[..], "it is cut off"),
+            (&plain, "it is not deflated"),
+        ] {
+            let text = STANDARD.encode(bytes);
+            let problem = problem(changed("/result/histogram", json!(text)));
+            assert!(problem.contains(words), "{problem}");
         }
     }
 

@@ -105,6 +105,7 @@ pub(crate) fn point(setting: Setting) -> Point {
 }
 
 /// A result without a single operation.
+#[cfg(test)]
 pub(super) fn empty(setting: Setting) -> Point {
     with(setting, &new_histogram(), 1.0, 0)
 }
