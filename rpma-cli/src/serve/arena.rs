@@ -12,6 +12,9 @@ use crate::host::{Memory, REFUSED, VOLATILE as VOLATILE_MEMORY};
 use crate::problem::{Problem, in_words};
 use crate::wire::{ARENA, FIRST, Part};
 
+/// The bytes of a descriptor: an address, a length, a key, and the rights.
+const DESCRIPTOR: usize = 21;
+
 const VOLATILE: MrUsage = MrUsage::READ_SRC
     .union(MrUsage::WRITE_DST)
     .union(MrUsage::FLUSH_TYPE_VISIBILITY);
@@ -19,6 +22,7 @@ const VOLATILE: MrUsage = MrUsage::READ_SRC
 /// Memory that is registered for all that a client does. A check uses its first [`ARENA`] bytes.
 pub(super) enum Arena {
     Plain(Mr<AlignedBuf>),
+    /// From [`FIRST`] on: no client can write to the marks before that.
     Pmem(Arc<Mr<PmemMap>>, Contents),
 }
 
@@ -61,7 +65,13 @@ impl Arena {
                 let all = PmemMap::open(memory, size)?;
                 let contents =
                     Contents::look(memory, &all, size, args.overwrite, args.other_is_gone)?;
-                Self::pmem(peer, all.part(..size)?, contents, usage, args.ddio)
+                Self::pmem(
+                    peer,
+                    all.part(FIRST as usize..size)?,
+                    contents,
+                    usage,
+                    args.ddio,
+                )
             }
         }
     }
@@ -112,7 +122,7 @@ impl Arena {
     pub(super) fn begin(&mut self) -> rpma::Result<()> {
         match self {
             Self::Plain(_) => Ok(()),
-            Self::Pmem(region, contents) => contents.begin(region),
+            Self::Pmem(_, contents) => contents.begin(),
         }
     }
 
@@ -120,7 +130,7 @@ impl Arena {
     pub(super) fn end(&mut self) -> rpma::Result<Option<String>> {
         let left = match self {
             Self::Plain(_) => Left::Untouched,
-            Self::Pmem(region, contents) => contents.end(region)?,
+            Self::Pmem(_, contents) => contents.end()?,
         };
         Ok(match left {
             Left::Untouched => None,
@@ -136,7 +146,8 @@ impl Arena {
     pub(super) fn read(&self, part: Part) -> Result<Vec<u8>, String> {
         let range = inside(part)?;
         let mut bytes = vec![0; range.len()];
-        let read = of_region!(self, region => region.read_at(range.start, &mut bytes));
+        let at = range.start - self.before();
+        let read = of_region!(self, region => region.read_at(at, &mut bytes));
         read.map(|()| bytes).map_err(in_words)
     }
 
@@ -145,13 +156,14 @@ impl Arena {
             at,
             len: bytes.len() as u64,
         };
-        let at = inside(part)?.start;
+        let at = inside(part)?.start - self.before();
         of_region!(self, region => region.write_at(at, bytes)).map_err(in_words)
     }
 
     /// The 8 bytes there, at once. What was written before them is visible afterwards.
     pub(super) fn load(&self, at: u64) -> Result<u64, String> {
         let at = inside(Part { at, len: 8 })?.start;
+        let at = at - self.before();
         of_region!(self, region => region.load_u64(at)).map_err(in_words)
     }
 
@@ -169,18 +181,46 @@ impl Arena {
 
     /// Changes an encoded offer: the region has all rights there.
     pub(super) fn promise_all_rights(&self, offer: &mut [u8]) {
-        let descriptor = self.descriptor();
-        let at = offer
-            .windows(descriptor.len())
-            .position(|bytes| bytes == descriptor);
-        if let Some(usage) = at.and_then(|at| offer.get_mut(at + descriptor.len() - 1)) {
+        let found = find(offer, &self.descriptor());
+        if let Some([.., usage]) = found {
             *usage = VOLATILE.bits();
         }
     }
 
-    pub(super) fn descriptor(&self) -> [u8; 21] {
-        of_region!(self, region => region.get_descriptor())
+    /// The bytes of the memory before the region.
+    fn before(&self) -> usize {
+        match self {
+            Self::Plain(_) => 0,
+            Self::Pmem(..) => FIRST as usize,
+        }
     }
+
+    /// Changes an encoded offer: its region has the descriptor for clients.
+    pub(super) fn describe(&self, offer: &mut [u8]) {
+        let own = of_region!(self, region => region.get_descriptor());
+        if let Some(found) = find(offer, &own) {
+            found.copy_from_slice(&self.descriptor());
+        }
+    }
+
+    /// For clients, whose offsets are from the beginning of the memory. The device refuses what is
+    /// before the region.
+    pub(super) fn descriptor(&self) -> [u8; DESCRIPTOR] {
+        let mut descriptor = of_region!(self, region => region.get_descriptor());
+        let before = self.before() as u64;
+        let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| descriptor[at + n]));
+        let (begin, len) = (number(0) - before, number(8) + before);
+        descriptor[..8].copy_from_slice(&begin.to_le_bytes());
+        descriptor[8..16].copy_from_slice(&len.to_le_bytes());
+        descriptor
+    }
+}
+
+/// The place of a descriptor in an encoded offer.
+fn find<'a>(offer: &'a mut [u8], descriptor: &[u8; DESCRIPTOR]) -> Option<&'a mut [u8]> {
+    let mut places = offer.windows(DESCRIPTOR);
+    let at = places.position(|bytes| bytes == descriptor)?;
+    offer.get_mut(at..at + DESCRIPTOR)
 }
 
 /// The range of a part that lies behind the mark.

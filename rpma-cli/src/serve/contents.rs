@@ -13,11 +13,9 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rpma::Mr;
 use rpma::pmem::PmemMap;
 
 use crate::problem::Problem;
-use crate::wire::FIRST;
 
 /// The beginning of a mark. The number follows, in 8 bytes.
 const MARK: [u8; 25] = *b"overwritten by rpma serve";
@@ -25,7 +23,7 @@ const MARK: [u8; 25] = *b"overwritten by rpma serve";
 const WOULD_BLOCK: i32 = 11;
 /// The bytes of a mark.
 const LEN: usize = MARK.len() + 8;
-/// The place of the library's mark of the server that has the memory. No client writes there.
+/// The place of the library's mark of the server that has the memory.
 const CLAIM_AT: usize = 64;
 /// A process that was killed has the lock until the kernel has destroyed its objects.
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
@@ -41,8 +39,8 @@ pub(super) struct Contents {
     marked: usize,
     /// Whether the bytes after them have data, which may be lost.
     has_data: bool,
-    /// The beginning of the memory, for the library's mark.
-    first: PmemMap,
+    /// The memory that is offered, and its beginning with the marks, which no client can write to.
+    all: PmemMap,
 }
 
 /// The memory at the end of a server.
@@ -88,37 +86,37 @@ impl Contents {
             Ok(Self {
                 marked,
                 has_data,
-                first: all.part(..FIRST as usize)?,
+                all: all.part(..size)?,
             })
         }
     }
 
     /// Marks the memory, before a client can write to it.
-    pub(super) fn begin(&mut self, region: &Mr<PmemMap>) -> rpma::Result<()> {
-        let size = region.get_size();
+    pub(super) fn begin(&mut self) -> rpma::Result<()> {
+        let size = self.all.len();
         if self.marked < size {
             if self.has_data {
-                zero(region, self.marked..size)?;
+                zero(&self.all, self.marked..size)?;
                 self.has_data = false;
             }
-            mark(region, size)?;
+            mark(&self.all, size)?;
             self.marked = size;
         }
-        self.first.claim(CLAIM_AT)
+        self.all.claim(CLAIM_AT)
     }
 
     /// Makes the marked bytes zero, when no client can write any more.
-    pub(super) fn end(&mut self, region: &Mr<PmemMap>) -> rpma::Result<Left> {
+    pub(super) fn end(&mut self) -> rpma::Result<Left> {
         if self.marked == 0 {
             return Ok(Left::Untouched);
         }
-        let size = region.get_size();
-        zero(region, LEN..self.marked.min(size))?;
+        let size = self.all.len();
+        zero(&self.all, LEN..self.marked.min(size))?;
         if self.marked > size {
             return Ok(Left::Marked(self.marked));
         }
         // Last: without it, the other bytes would be a user's.
-        zero(region, 0..LEN)?;
+        zero(&self.all, 0..LEN)?;
         self.marked = 0;
         Ok(Left::Zero)
     }
@@ -162,21 +160,21 @@ fn marked(all: &PmemMap) -> Result<usize, Problem> {
 }
 
 /// Writes a mark. Until the last step there is none, so that a power cut leaves no other number.
-fn mark(region: &Mr<PmemMap>, number: usize) -> rpma::Result<()> {
-    zero(region, 0..MARK.len())?;
-    write(region, MARK.len(), &(number as u64).to_le_bytes())?;
-    write(region, 0, &MARK)
+fn mark(all: &PmemMap, number: usize) -> rpma::Result<()> {
+    zero(all, 0..MARK.len())?;
+    write(all, MARK.len(), &(number as u64).to_le_bytes())?;
+    write(all, 0, &MARK)
 }
 
-fn write(region: &Mr<PmemMap>, at: usize, bytes: &[u8]) -> rpma::Result<()> {
-    region.write_at(at, bytes)?;
-    region.persist(at..at + bytes.len())
+fn write(all: &PmemMap, at: usize, bytes: &[u8]) -> rpma::Result<()> {
+    all.write_at(at, bytes)?;
+    all.persist(at..at + bytes.len())
 }
 
-fn zero(region: &Mr<PmemMap>, range: Range<usize>) -> rpma::Result<()> {
+fn zero(all: &PmemMap, range: Range<usize>) -> rpma::Result<()> {
     let zeros = vec![0; range.len().min(STEP)];
     for at in range.clone().step_by(STEP) {
-        write(region, at, &zeros[..STEP.min(range.end - at)])?;
+        write(all, at, &zeros[..STEP.min(range.end - at)])?;
     }
     Ok(())
 }
