@@ -85,6 +85,10 @@ faults! {
     HeaderFirst = "header-first",
     /// A server that has other records shows them while they are overwritten.
     NoSetBack = "no-set-back",
+    /// A server that is behind gets the head after the records.
+    HeadLast = "head-last",
+    /// A record takes the place of one whose outcome is unknown.
+    TakesPlace = "takes-place",
     /// A server that came back shows words that may only have been visible.
     TrustsWords = "trusts-words",
     /// After a server came back, no commit repeats the tail.

@@ -401,6 +401,10 @@ impl Shared {
         };
         match there {
             Err(_) if self.cfg.fault() == Fault::UnknownIsDone => Ok(()),
+            Err(why) if self.cfg.fault() == Fault::TakesPlace => {
+                self.state.change(|state| state.give_back(at, end));
+                Err(unknown(at, why))
+            }
             there => there.map_err(|why| unknown(at, why)),
         }
     }

@@ -346,6 +346,9 @@ impl Shared {
             kept = self.state.look(|state| state.head);
         }
         if *head != kept {
+            if self.cfg.fault() == Fault::HeadLast {
+                self.copy(to, (*at).max(kept), end).await?;
+            }
             self.put_word(to, HEAD, kept).await?;
             (*head, *at) = (kept, (*at).max(kept));
         }

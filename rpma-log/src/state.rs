@@ -242,6 +242,13 @@ impl State {
         group.last().map_or(from, |entry| entry.next)
     }
 
+    /// A fault: the place of the last record is free again.
+    pub(crate) fn give_back(&mut self, at: u64, end: u64) {
+        if self.end == end {
+            (self.end, self.committed) = (at, self.committed.min(at));
+        }
+    }
+
     /// The bytes of entries that are not committed.
     pub(crate) fn waiting(&self) -> u64 {
         self.end - self.committed

@@ -30,6 +30,13 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
             play: dies_joining,
         },
         Scene {
+            name: "laps-behind",
+            promise: "A server that is a lap behind may lose its power at any moment while it is brought up to date, \
+                      and the log opens with it.",
+            needs: &[GoesOn, Returns, Truncates],
+            play: laps_behind,
+        },
+        Scene {
             name: "writer-dies",
             promise: "A writer that dies while it brings servers up to date leaves a log that any servers open that \
                       are enough for a writer.",
@@ -191,6 +198,48 @@ fn dies_joining<S: Subject>(stage: &Stage<S>) {
             counts_again(world, writer).await;
         });
     }
+}
+
+/// Appends until the room of the first records was used again. The log keeps as many records as it
+/// has room for, so that they lie in that room.
+async fn lap<S: Subject>(world: &World<S>, writer: &Writer<S>) {
+    let Shape {
+        longest, records, ..
+    } = *world.shape();
+    let mut positions = VecDeque::new();
+    for _ in 0..records * 3 / 2 {
+        positions.push_back(writer.append(longest).await);
+        if positions.len() > records - 3 {
+            positions.pop_front();
+            writer.truncate(positions[0]).await;
+        }
+    }
+}
+
+fn laps_behind<S: Subject>(stage: &Stage<S>) {
+    let missed = async |world: &World<S>| {
+        let (last, writer) = was_away(world).await;
+        lap(world, &writer).await;
+        (vec![last], writer)
+    };
+    let others = async |world: &World<S>| {
+        append_to_few(world, world.shape().longest).await;
+        world.only(&world.last()).await;
+        let writer = world.open().await;
+        lap(world, &writer).await;
+        let few = world.all()[..world.few()].to_vec();
+        (few, writer)
+    };
+    let program = async |world: &World<S>, (behind, writer): (Vec<usize>, Writer<S>)| {
+        for n in behind {
+            world.start(n).await;
+        }
+        world.sleep(RETURNS).await;
+        writer.check().await;
+    };
+    let nth = stage.extent(4, 1);
+    stage.cut((5, nth), missed, program);
+    stage.cut((6, nth), others, program);
 }
 
 /// The writer opens the log, and dies so many steps after it has begun to do so. Returns the steps

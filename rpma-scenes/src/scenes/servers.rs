@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::Scene;
 use crate::stage::Stage;
-use crate::subject::Ability::{GoesOn, Replaces};
+use crate::subject::Ability::{GoesOn, Replaces, Returns};
 use crate::subject::{Shape, Subject};
-use crate::world::World;
+use crate::world::{RETURNS, World};
 
 const SHORT: usize = Shape::LEAST_LONGEST;
 
@@ -37,6 +37,12 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
             promise: "A record that became durable for a newer writer is not lost to a longer log of an older one.",
             needs: &[GoesOn],
             play: newer_writer,
+        },
+        Scene {
+            name: "after-unknown",
+            promise: "A record that became durable after one whose outcome is unknown is not lost to that one.",
+            needs: &[GoesOn, Returns],
+            play: after_unknown,
         },
         Scene {
             name: "replaced",
@@ -112,6 +118,32 @@ fn newer_writer<S: Subject>(stage: &Stage<S>) {
         world.only(&[&all[..few], newer].concat()).await;
         world.open().await.append(SHORT).await;
     });
+}
+
+fn after_unknown<S: Subject>(stage: &Stage<S>) {
+    // Of two records at one position, either the first server's is taken or the last one's.
+    for is_first in [true, false] {
+        stage.play(stage.extent(1, 10), async |world| {
+            let (few, mut all) = (world.few(), world.all());
+            if !is_first {
+                all.reverse();
+            }
+            let (alone, others) = all.split_at(few);
+            let writer = world.begun().await;
+            others.iter().for_each(|n| world.link(*n).partition());
+            let _any = writer.try_append(SHORT).await;
+            alone.iter().for_each(|n| world.link(*n).partition());
+            others.iter().for_each(|n| world.link(*n).heal());
+            world.sleep(RETURNS).await;
+            let _any = writer.try_append(SHORT).await;
+            drop(writer);
+            world.kill_writers(world.client());
+            world.cut_all().await;
+            alone.iter().for_each(|n| world.link(*n).heal());
+            world.only(&all[..world.shape().quorum()]).await;
+            world.open().await.append(SHORT).await;
+        });
+    }
 }
 
 fn replaced<S: Subject>(stage: &Stage<S>) {

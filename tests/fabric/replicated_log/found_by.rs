@@ -52,7 +52,7 @@ pub(crate) const FOUND_BY: [(&str, &str); 25] = [
 ];
 
 /// A fault, and the first scene of the crate `rpma-scenes` that finds it (`tests/scenes`).
-pub(crate) const FOUND_BY_SCENE: [(&str, &str); 20] = [
+pub(crate) const FOUND_BY_SCENE: [(&str, &str); 22] = [
     ("visible", "partition"),
     ("platform", "partition"),
     ("posted", "was-away"),
@@ -69,6 +69,8 @@ pub(crate) const FOUND_BY_SCENE: [(&str, &str); 20] = [
     ("joins-ungated", "two-writers"),
     ("header-first", "writer-dies-replacing"),
     ("no-set-back", "writer-dies"),
+    ("head-last", "laps-behind"),
+    ("takes-place", "after-unknown"),
     ("lost-wake-up", "together"),
     ("drops-only", "frozen-writer"),
     ("keeps-older", "laps"),
