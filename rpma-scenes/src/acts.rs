@@ -76,7 +76,9 @@ impl Acts {
         while let Some(first) = self.0.get(n) {
             let rest = &self.0[n..];
             let run = rest.iter().zip(0..).take_while(|(act, more)| {
-                let next = first.appends.map(|(epoch, len, number)| (epoch, len, number + more));
+                let next = first
+                    .appends
+                    .map(|(epoch, len, number)| (epoch, len, number + more));
                 act.at.is_some() && act.appends == next
             });
             let run = run.count();

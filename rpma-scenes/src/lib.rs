@@ -37,6 +37,7 @@
 #![forbid(unsafe_code)]
 #![cfg(feature = "sim")]
 
+mod acts;
 mod cuts;
 mod exec;
 mod model;

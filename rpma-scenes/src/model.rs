@@ -160,6 +160,39 @@ impl Model {
         self.check_missing(&found)
     }
 
+    /// The records that were read, by their numbers. The positions are of the first one and the last.
+    pub(crate) fn text(&self, read: &[Record]) -> String {
+        let [Some(first), Some(last)] = [read.first(), read.last()] else {
+            return "no record".to_owned();
+        };
+        let mut runs: Vec<(usize, usize)> = Vec::new();
+        let mut others = 0;
+        for record in read {
+            let Ok(number) = self.named(record) else {
+                others += 1;
+                continue;
+            };
+            match runs.last_mut() {
+                Some((_, end)) if *end + 1 == number => *end = number,
+                _ => runs.push((number, number)),
+            }
+        }
+        let text = |(first, last): (usize, usize)| match last - first {
+            0 => first.to_string(),
+            _ => format!("{first} to {last}"),
+        };
+        let runs: Vec<_> = runs.into_iter().map(text).collect();
+        let others = match others {
+            0 => String::new(),
+            _ => format!(" and {others} that no writer has appended"),
+        };
+        let (runs, first, last) = (runs.join(", "), first.at, last.at);
+        match read.len() {
+            1 => format!("record {runs}{others}, at {first}"),
+            _ => format!("the records {runs}{others}, at {first} to {last}"),
+        }
+    }
+
     /// The number of a record that was read.
     fn named(&self, record: &Record) -> Result<usize, String> {
         let same = |of: &Entry| of.bytes == record.bytes;
@@ -321,6 +354,27 @@ mod tests {
         moved[1].at += 1;
         let why = of.check(&moved).expect_err("moved");
         assert!(why.contains("is read at"), "{why}");
+    }
+
+    /// Promise: records that follow each other are a range.
+    #[test]
+    fn the_text_of_records_has_ranges() {
+        let of = model(&[
+            Durable(0),
+            Durable(10),
+            Durable(20),
+            Durable(30),
+            Durable(40),
+        ]);
+        let text = |numbers: &[usize]| of.text(&read(&of, numbers));
+        assert_eq!(text(&[0, 1, 2, 4]), "the records 0 to 2, 4, at 0 to 40");
+        assert_eq!(text(&[1]), "record 1, at 10");
+        assert_eq!(text(&[]), "no record");
+        let mut other = read(&of, &[0, 1]);
+        other[1].bytes = vec![0; 40];
+        let found = of.text(&other);
+        let right = "the records 0 and 1 that no writer has appended, at 0 to 10";
+        assert_eq!(found, right);
     }
 
     /// Promise: after an opening the answer for an unknown record stays the same.

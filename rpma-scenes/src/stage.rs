@@ -1,6 +1,7 @@
 //! [`Stage`]: how a scene runs: with seeds, under losses of power, in many orders, under faults.
 
 use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,8 @@ use crate::world::{World, fail};
 
 /// A scene on hosts of one kind.
 pub(crate) struct Stage<S: Subject> {
+    /// The name of the scene.
+    pub(crate) name: &'static str,
     pub(crate) subject: Arc<S>,
     pub(crate) profile: Profile,
     pub(crate) platform: Platform,
@@ -22,6 +25,8 @@ pub(crate) struct Stage<S: Subject> {
     /// The run, for the report of its failure.
     pub(crate) part: RefCell<String>,
     pub(crate) tally: Cell<Tally>,
+    /// The acts of the last run that has failed.
+    pub(crate) acts: RefCell<String>,
 }
 
 /// Counts of a scene.
@@ -72,11 +77,20 @@ impl<S: Subject> Stage<S> {
 
     fn play_on(&self, fabric: &Fabric, scene: &impl AsyncFn(&World<S>)) {
         let (executor, world) = self.executor(fabric);
-        executor.run(async {
+        self.run(&world, &executor, async {
             scene(&world).await;
             world.stop().await;
         });
         self.count(&world);
+    }
+
+    /// Runs a scene, and keeps its acts if it fails.
+    fn run<T>(&self, world: &World<S>, executor: &Executor, scene: impl Future<Output = T>) -> T {
+        let played = catch_unwind(AssertUnwindSafe(|| executor.run(scene)));
+        played.unwrap_or_else(|panic| {
+            self.acts.replace(world.acts().to_string());
+            resume_unwind(panic)
+        })
     }
 
     /// Plays a scene with seeds from 1 on.
@@ -89,7 +103,7 @@ impl<S: Subject> Stage<S> {
     /// Plays a scene, and ends its hosts. Returns the memories that are left.
     pub(crate) fn left(&self, scene: impl AsyncFn(&World<S>)) -> Left {
         let (executor, world) = self.executor(&self.fabric(1));
-        executor.run(async {
+        self.run(&world, &executor, async {
             scene(&world).await;
             world.kill_writers(world.client());
             world.cut_all().await;
@@ -108,7 +122,7 @@ impl<S: Subject> Stage<S> {
         let executor = Executor::new(S::BLOCKS, &fabric);
         let world = World::new(&self.subject, &fabric, self.platform, Some(&left.memories));
         let world = world.with_model(left.model, left.epoch);
-        executor.run(async {
+        self.run(&world, &executor, async {
             scene(&world).await;
             world.stop().await;
         });
@@ -133,9 +147,11 @@ impl<S: Subject> Stage<S> {
         program: &impl AsyncFn(&World<S>, T),
     ) {
         let (executor, world) = self.executor(fabric);
-        let ready = executor.run(prepare(&world));
+        let ready = self.run(&world, &executor, prepare(&world));
         let mut cuts = Cuts::new(&world, &self.subject, &self.profile, nth);
-        let found = cuts.find(fabric, || executor.run(program(&world, ready)));
+        let found = cuts.find(fabric, || {
+            self.run(&world, &executor, program(&world, ready))
+        });
         let mut tally = self.tally.get();
         tally.recoveries += cuts.recoveries();
         tally.images += fabric.visited().images;
@@ -171,17 +187,32 @@ impl<S: Subject> Stage<S> {
     pub(crate) fn sweep(&self, nth: u64, scene: impl AsyncFn(&World<S>)) {
         self.part.replace("single faults".to_owned());
         let runs = Cell::new(0);
-        sweep(&self.profile, |fabric| {
-            let run = runs.replace(runs.get() + 1);
-            if run % nth == 0 {
-                self.play_on(fabric, &scene);
-            }
+        self.named(|| {
+            sweep(&self.profile, |fabric| {
+                let run = runs.replace(runs.get() + 1);
+                if run % nth == 0 {
+                    self.play_on(fabric, &scene);
+                }
+            })
         });
     }
 
     /// Plays a scene under several faults at once, with so many seeds.
     pub(crate) fn storm(&self, seeds: u64, scene: impl AsyncFn(&World<S>)) {
         self.part.replace("several faults".to_owned());
-        storm(&self.profile, seeds, |fabric| self.play_on(fabric, &scene));
+        self.named(|| storm(&self.profile, seeds, |fabric| self.play_on(fabric, &scene)));
+    }
+
+    /// Names the scene after the lines that the simulator has printed on a run that fails.
+    fn named<T>(&self, run: impl FnOnce() -> T) -> T {
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+            eprintln!(
+                "    in the scene {} on {}, {}",
+                self.name,
+                self.profile.name(),
+                self.platform
+            );
+            resume_unwind(panic)
+        })
     }
 }

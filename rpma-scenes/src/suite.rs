@@ -183,12 +183,14 @@ impl<S: Subject> Suite<S> {
     ) -> Played {
         let (begun, shape) = (Instant::now(), self.subject.shape());
         let stage = Stage {
+            name: scene.name,
             subject: Arc::clone(&self.subject),
             profile: profile.clone(),
             platform: *platform,
             is_long: self.is_long,
             part: RefCell::default(),
             tally: Cell::default(),
+            acts: RefCell::default(),
         };
         let lacks = scene.needs.iter().find(|needed| shape.lacks(**needed));
         let outcome = match (lacks, refused) {
@@ -199,7 +201,10 @@ impl<S: Subject> Suite<S> {
                 match played {
                     Ok(()) if stage.tally.get().durable == 0 => Outcome::NothingDurable,
                     Ok(()) => Outcome::Passed,
-                    Err(panic) => Outcome::Failed(text_of(&*panic)),
+                    Err(panic) => {
+                        let (why, acts) = (text_of(&*panic), stage.acts.take());
+                        Outcome::Failed([why, acts].join("\n").trim_end().to_owned())
+                    }
                 }
             }
         };
@@ -269,7 +274,37 @@ impl Played {
     }
 }
 
+impl Played {
+    /// The outcome in a line.
+    fn line(&self) -> String {
+        let Tally {
+            runs,
+            appended,
+            durable,
+            images,
+            recoveries,
+        } = self.tally;
+        let outcome = match &self.outcome {
+            Outcome::Passed => format!(
+                "passed, in {:.1?}. {runs} runs, {durable} of {appended} records durable, {images} images, \
+                 {recoveries} recoveries",
+                self.time
+            ),
+            Outcome::NotTried(why) => format!("not tried, as {why}"),
+            Outcome::NothingDurable => {
+                format!("no record of {appended} was durable in {runs} runs")
+            }
+            Outcome::Failed(_) => format!("failed. Run it alone with {SCENE}={}", self.scene),
+        };
+        format!(
+            "{} on {}, {}: {outcome}",
+            self.scene, self.profile, self.platform
+        )
+    }
+}
+
 impl fmt::Display for Played {
+    /// The report of a failure, or a line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             scene,
@@ -279,32 +314,13 @@ impl fmt::Display for Played {
             part,
             ..
         } = self;
-        let Tally {
-            runs,
-            appended,
-            durable,
-            images,
-            recoveries,
-        } = self.tally;
         match &self.outcome {
-            Outcome::Passed => write!(
-                f,
-                "{scene} on {profile}, {platform}: passed, in {:.1?}. {runs} runs, {durable} of {appended} records \
-                 durable, {images} images, {recoveries} recoveries",
-                self.time
-            ),
-            Outcome::NotTried(why) => {
-                write!(f, "{scene} on {profile}, {platform}: not tried, as {why}")
-            }
-            Outcome::NothingDurable => write!(
-                f,
-                "{scene} on {profile}, {platform}: no record of {appended} was durable in {runs} runs"
-            ),
             Outcome::Failed(why) => write!(
                 f,
                 "{promise}\nThis was broken in the scene {scene} on {profile}, {platform}, {part}. Run it alone with \
                  {SCENE}={scene}\n{why}"
             ),
+            _ => f.write_str(&self.line()),
         }
     }
 }
@@ -330,15 +346,31 @@ impl Report {
         self.played.iter().find(has_failed)
     }
 
-    /// Prints the report, and panics if the log has broken a promise, or if no record was durable in
-    /// a scene, or if no scene was tried.
+    /// A line for each scene, and one for all.
+    fn summary(&self) -> String {
+        let count =
+            |is: fn(&Outcome) -> bool| self.played.iter().filter(|told| is(&told.outcome)).count();
+        let all = format!(
+            "{} passed, {} failed, {} without a durable record, {} not tried, in {:.1?}",
+            count(|of| matches!(of, Outcome::Passed)),
+            count(|of| matches!(of, Outcome::Failed(_))),
+            count(|of| matches!(of, Outcome::NothingDurable)),
+            count(|of| matches!(of, Outcome::NotTried(_))),
+            self.time
+        );
+        let lines = self.played.iter().map(Played::line).chain([all]);
+        Vec::from_iter(lines).join("\n")
+    }
+
+    /// Prints a line for each scene. Panics with the first failure if the log has broken a promise, or
+    /// if no record was durable in a scene, or if no scene was tried.
     ///
     /// # Panics
     ///
     /// As above.
     #[track_caller]
     pub fn check(&self) {
-        println!("{self}");
+        println!("{}", self.summary());
         if let Some(told) = self.failure() {
             panic!("{told}");
         }
@@ -352,20 +384,40 @@ impl Report {
 }
 
 impl fmt::Display for Report {
+    /// A line for each scene, and then each failure.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for told in &self.played {
-            writeln!(f, "{told}")?;
-        }
-        let count =
-            |is: fn(&Outcome) -> bool| self.played.iter().filter(|told| is(&told.outcome)).count();
-        write!(
-            f,
-            "{} passed, {} failed, {} without a durable record, {} not tried, in {:.1?}",
-            count(|of| matches!(of, Outcome::Passed)),
-            count(|of| matches!(of, Outcome::Failed(_))),
-            count(|of| matches!(of, Outcome::NothingDurable)),
-            count(|of| matches!(of, Outcome::NotTried(_))),
-            self.time
-        )
+        f.write_str(&self.summary())?;
+        let has_failed = |told: &&Played| matches!(told.outcome, Outcome::Failed(_));
+        let mut failures = self.played.iter().filter(has_failed);
+        failures.try_for_each(|told| write!(f, "\n\n{told}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: a failure is in a report once, and the summary has one line of it.
+    #[test]
+    fn a_failure_is_reported_once() {
+        let played = Played {
+            scene: "cuts",
+            promise: "The promise.",
+            profile: "a device",
+            platform: Platform::Eadr,
+            part: "seed 1".to_owned(),
+            outcome: Outcome::Failed("the reason".to_owned()),
+            tally: Tally::default(),
+            time: Duration::ZERO,
+        };
+        let report = Report {
+            played: vec![played],
+            time: Duration::ZERO,
+        };
+        let summary = report.summary();
+        assert!(!summary.contains("the reason") && summary.lines().count() == 2);
+        let whole = report.to_string();
+        assert_eq!(whole.matches("the reason").count(), 1, "{whole}");
+        assert!(whole.contains("The promise."), "{whole}");
     }
 }

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rpma::sim::{Fabric, Host, Link, Platform, Pmem};
+use rpma::sim::{AtStep, Fabric, Host, Link, Platform, Pmem};
 
+use crate::acts::Acts;
 use crate::exec::{self, Handle};
 use crate::model::Model;
 use crate::subject::{Appended, Log as _, Opening, Record, Server, Shape, Subject};
@@ -38,6 +39,11 @@ pub(crate) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The name of a server's host.
+fn name(n: usize) -> String {
+    format!("server-{}", n + 1)
+}
+
 /// A server of the log.
 struct Slot {
     host: Host,
@@ -55,6 +61,7 @@ struct Inner<S: Subject> {
     client: Host,
     servers: Mutex<Vec<Slot>>,
     model: Arc<Mutex<Model>>,
+    acts: Mutex<Acts>,
     /// The epoch of the last writer.
     epoch: AtomicU64,
 }
@@ -92,7 +99,7 @@ impl<S: Subject> World<S> {
     ) -> Self {
         let shape = subject.shape();
         let slot = |n: usize| {
-            let host = fabric.host(&format!("server-{}", n + 1));
+            let host = fabric.host(&name(n));
             host.set_platform(platform);
             let pmem = match memories {
                 Some(memories) => host.pmem_filled("log", &memories[n]),
@@ -113,6 +120,7 @@ impl<S: Subject> World<S> {
             fabric: fabric.clone(),
             platform,
             model: Arc::default(),
+            acts: Mutex::default(),
             epoch: AtomicU64::new(0),
         }))
     }
@@ -138,6 +146,10 @@ impl<S: Subject> World<S> {
 
     pub(crate) fn model(&self) -> MutexGuard<'_, Model> {
         locked(&self.0.model)
+    }
+
+    pub(crate) fn acts(&self) -> MutexGuard<'_, Acts> {
+        locked(&self.0.acts)
     }
 
     pub(crate) fn shared_model(&self) -> Arc<Mutex<Model>> {
@@ -189,13 +201,21 @@ impl<S: Subject> World<S> {
     }
 
     /// The way from the usual writer to a server.
-    pub(crate) fn link(&self, n: usize) -> Link {
-        self.0.fabric.between(&self.0.client, &self.host(n))
+    pub(crate) fn link(&self, n: usize) -> Way<'_, S> {
+        Way {
+            world: self,
+            link: self.0.fabric.between(&self.0.client, &self.host(n)),
+            name: format!("the network between the writer and {}", name(n)),
+        }
     }
 
     /// The way back.
-    pub(crate) fn link_back(&self, n: usize) -> Link {
-        self.0.fabric.between(&self.host(n), &self.0.client)
+    pub(crate) fn link_back(&self, n: usize) -> Way<'_, S> {
+        Way {
+            world: self,
+            link: self.0.fabric.between(&self.host(n), &self.0.client),
+            name: format!("the network from {} to the writer", name(n)),
+        }
     }
 
     pub(crate) async fn sleep(&self, time: Duration) {
@@ -255,6 +275,7 @@ impl<S: Subject> World<S> {
                 host: host.clone(),
             }
         };
+        self.acts().does(format!("{} starts", name(n)));
         let subject = Arc::clone(&self.0.subject);
         let serving = self.spawn(&host, async move {
             let _ended = subject.serve(server).await;
@@ -274,6 +295,7 @@ impl<S: Subject> World<S> {
     pub(crate) async fn kill(&self, n: usize) {
         let serving = locked(&self.0.servers)[n].serving.take();
         let Some(serving) = serving else { return };
+        self.acts().does(format!("{} ends", name(n)));
         let host = self.host(n);
         if host.has_power() {
             host.kill();
@@ -285,6 +307,7 @@ impl<S: Subject> World<S> {
     pub(crate) async fn cut(&self, n: usize) {
         let host = self.host(n);
         if host.has_power() {
+            self.acts().does(format!("the power of {} fails", name(n)));
             host.power_cut();
         }
         let serving = locked(&self.0.servers)[n].serving.take();
@@ -302,6 +325,7 @@ impl<S: Subject> World<S> {
     /// A server gets empty memory.
     pub(crate) async fn replace(&self, n: usize) {
         self.kill(n).await;
+        self.acts().does(format!("{} gets empty memory", name(n)));
         let host = self.host(n);
         if !host.has_power() {
             host.restart();
@@ -312,9 +336,39 @@ impl<S: Subject> World<S> {
         (slot.memories, slot.pmem) = (memories, pmem);
     }
 
+    /// Cuts the power of a server at a step of the fabric.
+    pub(crate) fn cut_at(&self, step: u64, n: usize) -> AtStep {
+        let (world, host) = (self.clone(), self.host(n));
+        self.0.fabric.at_step(step, move || {
+            if host.has_power() {
+                world.acts().does(format!("the power of {} fails", name(n)));
+                host.power_cut();
+            }
+        })
+    }
+
+    /// Ends all programs of the usual writer's host at a step of the fabric.
+    pub(crate) fn kill_writer_at(&self, step: u64) -> AtStep {
+        let world = self.clone();
+        let kill = move || world.kill_writers(world.client());
+        self.0.fabric.at_step(step, kill)
+    }
+
+    pub(crate) fn freeze_writer(&self) {
+        self.acts().does("the writer's host freezes".to_owned());
+        self.0.client.freeze();
+    }
+
+    pub(crate) fn thaw_writer(&self) {
+        self.acts().does("the writer's host thaws".to_owned());
+        self.0.client.thaw();
+    }
+
     /// Ends all programs of a host of writers. Their tasks are ended by the scene.
     pub(crate) fn kill_writers(&self, host: &Host) {
         if host.has_power() {
+            self.acts()
+                .does("the writer's host ends its programs".to_owned());
             host.kill();
         }
     }
@@ -334,10 +388,16 @@ impl<S: Subject> World<S> {
             platform: self.0.platform,
             host: host.clone(),
         };
+        let act = self.acts().calls(format!("writer {epoch} opens the log"));
         let open = self.0.subject.open(opening);
         let log = exec::on(S::BLOCKS, host, "open", open).await;
+        let log = log.map_err(|error| error.to_string());
+        let answer = log
+            .as_ref()
+            .map_or_else(Clone::clone, |_| "open".to_owned());
+        self.acts().answers(act, answer);
         let writer = Writer {
-            log: Arc::new(log.map_err(|error| error.to_string())?),
+            log: Arc::new(log?),
             world: self.clone(),
             host: host.clone(),
             epoch,
@@ -345,9 +405,12 @@ impl<S: Subject> World<S> {
         let read = writer.read().await;
         let mut model = self.model();
         let judged = model.check(&read);
-        let opened =
-            |why| format!("{why}. So the writer with the epoch {epoch} has read it: {read:?}");
-        judged.map_err(opened).unwrap_or_else(|why| fail(why));
+        judged.unwrap_or_else(|why| {
+            fail(format!(
+                "{why}. Writer {epoch} has read {}",
+                model.text(&read)
+            ))
+        });
         model.settle(epoch, &read);
         drop(model);
         Ok(writer)
@@ -417,8 +480,10 @@ impl<S: Subject> Writer<S> {
     pub(crate) async fn try_append(&self, len: usize) -> Appended {
         let len = len.min(self.world.shape().longest);
         let (number, bytes) = self.world.model().begin(self.epoch, len);
+        let act = self.world.acts().appends(self.epoch, number, len);
         let append = self.log.append(&bytes);
         let appended = exec::on(S::BLOCKS, &self.host, "append", append).await;
+        self.world.acts().appended(act, &appended);
         self.world.model().end(number, appended.clone());
         appended
     }
@@ -426,9 +491,16 @@ impl<S: Subject> Writer<S> {
     /// Forgets the records before a position. Returns whether that is known.
     pub(crate) async fn try_truncate(&self, to: u64) -> Result<(), String> {
         self.world.model().forget(to);
+        let text = format!("writer {} forgets the records before {to}", self.epoch);
+        let act = self.world.acts().calls(text);
         let truncate = self.log.truncate(to);
         let done = exec::on(S::BLOCKS, &self.host, "truncate", truncate).await;
-        done.map_err(|error| error.to_string())?;
+        let done = done.map_err(|error| error.to_string());
+        let answer = done
+            .as_ref()
+            .map_or_else(Clone::clone, |()| "done".to_owned());
+        self.world.acts().answers(act, answer);
+        done?;
         self.world.model().forgot(to);
         Ok(())
     }
@@ -443,14 +515,56 @@ impl<S: Subject> Writer<S> {
     }
 
     async fn read(&self) -> Vec<Record> {
+        let text = format!("writer {} reads all records", self.epoch);
+        let act = self.world.acts().calls(text);
         let read = exec::on(S::BLOCKS, &self.host, "read_all", self.log.read_all()).await;
-        read.unwrap_or_else(|error| fail(format!("the records cannot be read: {error}")))
+        let read =
+            read.unwrap_or_else(|error| fail(format!("the records cannot be read: {error}")));
+        let answer = self.world.model().text(&read);
+        self.world.acts().answers(act, answer);
+        read
     }
 
     /// Reads all records, and judges them.
     pub(crate) async fn check(&self) {
         let read = self.read().await;
-        let judged = self.world.model().check(&read);
-        judged.unwrap_or_else(|why| fail(format!("{why}. So its writer has read it: {read:?}")));
+        let model = self.world.model();
+        let judged = model.check(&read);
+        judged.unwrap_or_else(|why| {
+            fail(format!("{why}. Its writer has read {}", model.text(&read)))
+        });
+    }
+}
+
+/// The network between two hosts.
+pub(crate) struct Way<'a, S: Subject> {
+    world: &'a World<S>,
+    link: Link,
+    name: String,
+}
+
+impl<S: Subject> Way<'_, S> {
+    fn does(&self, what: &str) {
+        self.world.acts().does(format!("{} {what}", self.name));
+    }
+
+    pub(crate) fn partition(&self) {
+        self.does("is interrupted");
+        self.link.partition();
+    }
+
+    pub(crate) fn block(&self) {
+        self.does("is blocked");
+        self.link.block();
+    }
+
+    pub(crate) fn heal(&self) {
+        self.does("works again");
+        self.link.heal();
+    }
+
+    pub(crate) fn delay(&self, delay: Duration) {
+        self.does(&format!("takes {delay:?} more"));
+        self.link.delay(delay);
     }
 }

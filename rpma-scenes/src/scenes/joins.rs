@@ -185,8 +185,7 @@ fn dies_joining<S: Subject>(stage: &Stage<S>) {
             let load = Load::begin(world, &writer);
             world.start(last).await;
             load.until_connected(world, last).await;
-            let (host, step) = (world.host(last), world.fabric().steps() + 10 + 67 * nth);
-            let dies = world.fabric().at_step(step, move || host.power_cut());
+            let dies = world.cut_at(world.fabric().steps() + 10 + 67 * nth, last);
             load.more(world, 40).await;
             drop(dies);
             world.cut(last).await;
@@ -246,10 +245,7 @@ fn laps_behind<S: Subject>(stage: &Stage<S>) {
 /// until it has brought all servers up to date.
 async fn opens_and_dies<S: Subject>(world: &World<S>, step: u64) -> u64 {
     let (begun, host) = (world.fabric().steps(), world.client().clone());
-    let killed = host.clone();
-    let dies = world
-        .fabric()
-        .at_step(begun.saturating_add(step), move || killed.kill());
+    let dies = world.kill_writer_at(begun.saturating_add(step));
     let opened = world.try_open(&host).await;
     world.settle().await;
     let steps = world.fabric().steps() - begun;
@@ -324,13 +320,8 @@ fn restarts<S: Subject>(stage: &Stage<S>) {
     at_steps(stage, stage.extent(6, 100), async |world, step| {
         let writer = world.begun().await;
         let n = step as usize % world.shape().servers;
-        let (begun, host) = (world.fabric().steps(), world.host(n));
-        let dies = move || {
-            if host.has_power() {
-                host.power_cut();
-            }
-        };
-        let dies = world.fabric().at_step(begun.saturating_add(step), dies);
+        let begun = world.fabric().steps();
+        let dies = world.cut_at(begun.saturating_add(step), n);
         for round in 0..4 {
             let at = writer.append(SHORT).await;
             if truncates && round % 2 == 1 {

@@ -74,12 +74,12 @@ fn frozen_writer<S: Subject>(stage: &Stage<S>) {
             }
         });
         world.sleep(Duration::from_millis(2)).await;
-        world.client().freeze();
+        world.freeze_writer();
         let host = world.fabric().host("writer-2");
         let second = world.open_on(&host).await;
         second.append(SHORT).await;
         second.append(SHORT).await;
-        world.client().thaw();
+        world.thaw_writer();
         world.sleep(RECONNECTS).await;
         second.append(SHORT).await;
         old.join().await;
