@@ -97,6 +97,8 @@ faults! {
     NoJointList = "no-joint-list",
     /// A server that is being replaced still gets commits, and counts.
     KeepsOld = "keeps-old",
+    /// A server that comes back while it is replaced joins the others after the change.
+    TakesBack = "takes-back",
     /// A list is written over the only one before.
     ListInPlace = "list-in-place",
     /// A new writer believes its settings, and not the lists of the servers.

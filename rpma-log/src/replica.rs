@@ -379,7 +379,8 @@ impl Shared {
         found: &Stored,
     ) -> Result<ReplicaId, LogError> {
         // It may have been replaced meanwhile.
-        let is_listed = |state: &State| state.servers[n].role == Role::Listed;
+        let takes_back = self.cfg.fault() == Fault::TakesBack;
+        let is_listed = |state: &State| takes_back || state.servers[n].role == Role::Listed;
         if !self.state.look(is_listed) {
             return foreign("it is being replaced");
         }

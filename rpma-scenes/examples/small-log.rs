@@ -34,6 +34,7 @@ impl blocking::Subject for SmallLog {
             .with_records(SLOT - 8, LOG / SLOT - 1)
             .without(Ability::GoesOn)
             .without(Ability::Returns)
+            .without(Ability::Refills)
             .without(Ability::Replaces)
             .without(Ability::Truncates)
             .without(Ability::DetectsDamage)

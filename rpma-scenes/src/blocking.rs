@@ -1,5 +1,7 @@
 //! A subject whose calls block: each server and each task of a scene has a thread.
 
+use std::net::SocketAddr;
+
 use crate::subject::{self, Appended, Opening, Record, Result, Server, Shape};
 
 /// A log under test, whose calls block. [`Blocking`] makes a [`Subject`](crate::Subject) of it.
@@ -49,6 +51,15 @@ pub trait Log: Send + Sync + 'static {
     fn truncate(&self, to: u64) -> Result<()> {
         Err(format!("no record before {to} can be forgotten").into())
     }
+
+    /// As [`Log::replace`](crate::Log::replace).
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::replace`](crate::Log::replace).
+    fn replace(&self, old: SocketAddr, new: SocketAddr) -> Result<()> {
+        Err(format!("{old} cannot be replaced by {new}").into())
+    }
 }
 
 /// A subject with calls that block, for [`Suite::new`](crate::Suite::new).
@@ -88,5 +99,9 @@ impl<L: Log> subject::Log for BlockingLog<L> {
 
     async fn truncate(&self, to: u64) -> Result<()> {
         self.0.truncate(to)
+    }
+
+    async fn replace(&self, old: SocketAddr, new: SocketAddr) -> Result<()> {
+        self.0.replace(old, new)
     }
 }

@@ -118,10 +118,9 @@ fn recover<S: Subject>(
     let recovery = async {
         // A log that no writer has opened may be whole or not.
         let has_log = world.model().is_opened();
+        opens_before(&world, draw as usize).await;
         for round in 0..2 {
-            let skipped = (draw + round) as usize % world.shape().servers;
-            let up = world.all().into_iter().cycle().skip(skipped);
-            let up: Vec<_> = up.take(world.shape().quorum()).collect();
+            let up = world.enough(draw.wrapping_add(round) as usize);
             world.only(&up).await;
             match world.try_open(&world.client().clone()).await {
                 Ok(writer) => drop(writer),
@@ -135,4 +134,18 @@ fn recover<S: Subject>(
     };
     let recovered = catch_unwind(AssertUnwindSafe(|| executor.run(recovery)));
     recovered.map_err(|panic| text_of(&*panic))
+}
+
+/// Some servers of the list before the last change: with them alone the log opens with all records,
+/// or does not open.
+async fn opens_before<S: Subject>(world: &World<S>, first: usize) {
+    let Some(before) = world.model().before().map(<[_]>::to_vec) else {
+        return;
+    };
+    let up = before.iter().cycle().skip(first % before.len());
+    let up: Vec<_> = up.take(world.shape().quorum()).copied().collect();
+    world.only(&up).await;
+    let host = world.client().clone();
+    drop(world.try_open_with(&host, &before).await);
+    world.cut_all().await;
 }

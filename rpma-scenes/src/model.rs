@@ -36,6 +36,11 @@ pub(crate) struct Model {
     /// Records before `forgets` may be gone, and those before `forgotten` are.
     forgets: u64,
     forgotten: u64,
+    /// The servers of the log; those after a change whose outcome is not known; and those before the
+    /// last change.
+    servers: Vec<usize>,
+    next: Option<Vec<usize>>,
+    before: Option<Vec<usize>>,
     /// A writer has opened the log.
     is_opened: bool,
     /// The broken promise of an append, which the next check reports.
@@ -45,6 +50,44 @@ pub(crate) struct Model {
 const NEVER: u64 = u64::MAX;
 
 impl Model {
+    /// An empty log on so many servers.
+    pub(crate) fn new(servers: usize) -> Self {
+        Self {
+            servers: (0..servers).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// The servers of the log. In a change, those before it.
+    pub(crate) fn servers(&self) -> &[usize] {
+        &self.servers
+    }
+
+    /// The lists that the log may have: in a change two.
+    pub(crate) fn lists(&self) -> Vec<Vec<usize>> {
+        let next = self.next.iter().cloned();
+        [self.servers.clone()].into_iter().chain(next).collect()
+    }
+
+    /// The servers before the last change, if there was one.
+    pub(crate) fn before(&self) -> Option<&[usize]> {
+        self.before.as_deref()
+    }
+
+    /// A server is replaced by another one.
+    pub(crate) fn replaces(&mut self, old: usize, new: usize) {
+        self.now += 1;
+        let after = |n: &usize| if *n == old { new } else { *n };
+        self.next = Some(self.servers.iter().map(after).collect());
+        self.before = Some(self.servers.clone());
+    }
+
+    /// That is done.
+    pub(crate) fn replaced(&mut self) {
+        self.now += 1;
+        self.servers = self.next.take().expect("it has begun");
+    }
+
     fn moment(&mut self) -> u64 {
         self.now += 1;
         self.now

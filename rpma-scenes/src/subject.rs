@@ -63,6 +63,18 @@ pub trait Log: Send + Sync + 'static {
     fn truncate(&self, to: u64) -> impl Future<Output = Result<()>> + Send {
         async move { Err(format!("no record before {to} can be forgotten").into()) }
     }
+
+    /// Replaces a server by one with empty memory, while the log goes on: both by their addresses.
+    /// After `Ok` the new server has the place of the old one, which counts for nothing. The old one
+    /// may be gone. This has to succeed while the new server runs, and as many others as a record has
+    /// copies.
+    ///
+    /// # Errors
+    ///
+    /// The outcome is unknown, or the log cannot do that: see [`Ability::Replaces`].
+    fn replace(&self, old: SocketAddr, new: SocketAddr) -> impl Future<Output = Result<()>> + Send {
+        async move { Err(format!("{old} cannot be replaced by {new}").into()) }
+    }
 }
 
 /// The outcome of an append.
@@ -115,7 +127,8 @@ pub struct Server {
 pub struct Opening {
     /// The address of the writer's device.
     pub addr: IpAddr,
-    /// The addresses of all servers, also of those that do not run.
+    /// The addresses of all servers, also of those that do not run. After [`Log::replace`] it may be
+    /// an old list: the log then opens with its last list, or not at all.
     pub servers: Vec<SocketAddr>,
     /// The epoch of the writer.
     pub epoch: u64,
@@ -189,7 +202,7 @@ impl Shape {
         let needs_all = self.copies == self.servers || self.copies == 1;
         let of_spare = matches!(
             ability,
-            Ability::GoesOn | Ability::Returns | Ability::Replaces
+            Ability::GoesOn | Ability::Returns | Ability::Refills | Ability::Replaces
         );
         self.lacks.contains(&ability) || needs_all && of_spare
     }
@@ -217,6 +230,8 @@ pub enum Ability {
     /// A server that was away gets the records that it has missed, while the writer goes on.
     Returns,
     /// A server may come back with empty memory.
+    Refills,
+    /// Another server takes the place of one, for good: [`Log::replace`].
     Replaces,
     /// A writer takes over from one that still lives, and that one can append no more.
     TakesOver,
@@ -231,7 +246,8 @@ impl Ability {
             Self::Shares => "to append from several tasks",
             Self::GoesOn => "to go on while a server is away",
             Self::Returns => "to bring a server up to date that comes back",
-            Self::Replaces => "to take a server with empty memory",
+            Self::Refills => "to take a server with empty memory",
+            Self::Replaces => "to replace a server by another one",
             Self::TakesOver => "to take over from a writer that lives",
             Self::DetectsDamage => "to detect damaged records",
         }

@@ -53,6 +53,23 @@ struct Slot {
     serving: Option<Handle<()>>,
 }
 
+impl Slot {
+    fn new(
+        (fabric, platform): (&Fabric, Platform),
+        n: usize,
+        pmem: impl FnOnce(&Host) -> Pmem,
+    ) -> Self {
+        let host = fabric.host(&name(n));
+        host.set_platform(platform);
+        Self {
+            pmem: pmem(&host),
+            host,
+            memories: 1,
+            serving: None,
+        }
+    }
+}
+
 struct Inner<S: Subject> {
     subject: Arc<S>,
     shape: Shape,
@@ -98,28 +115,22 @@ impl<S: Subject> World<S> {
         memories: Option<&[Vec<u8>]>,
     ) -> Self {
         let shape = subject.shape();
+        let count = memories.map_or(shape.servers, <[_]>::len);
         let slot = |n: usize| {
-            let host = fabric.host(&name(n));
-            host.set_platform(platform);
-            let pmem = match memories {
+            let pmem = |host: &Host| match memories {
                 Some(memories) => host.pmem_filled("log", &memories[n]),
                 None => host.pmem("log", shape.memory),
             };
-            Slot {
-                host,
-                pmem,
-                memories: 1,
-                serving: None,
-            }
+            Slot::new((fabric, platform), n, pmem)
         };
         Self(Arc::new(Inner {
             client: fabric.host("writer"),
-            servers: Mutex::new((0..shape.servers).map(slot).collect()),
+            servers: Mutex::new((0..count).map(slot).collect()),
             subject: Arc::clone(subject),
+            model: Arc::new(Mutex::new(Model::new(shape.servers))),
             shape,
             fabric: fabric.clone(),
             platform,
-            model: Arc::default(),
             acts: Mutex::default(),
             epoch: AtomicU64::new(0),
         }))
@@ -165,9 +176,26 @@ impl<S: Subject> World<S> {
         &self.0.client
     }
 
-    /// The numbers of all servers.
+    /// The numbers of all servers of the log, in their order.
     pub(crate) fn all(&self) -> Vec<usize> {
-        (0..self.0.shape.servers).collect()
+        self.model().servers().to_vec()
+    }
+
+    /// The numbers of all hosts of servers: also of those that have no place in the log.
+    fn slots(&self) -> std::ops::Range<usize> {
+        0..locked(&self.0.servers).len()
+    }
+
+    /// Servers that are enough for a writer, from one of them on in a circle. In a change they are so
+    /// before and after it.
+    pub(crate) fn enough(&self, first: usize) -> Vec<usize> {
+        let mut all = self.model().lists().concat();
+        all.sort_unstable();
+        all.dedup();
+        let Shape { servers, .. } = self.0.shape;
+        let count = all.len() - (servers - self.0.shape.quorum());
+        let from = first % all.len();
+        all.into_iter().cycle().skip(from).take(count).collect()
     }
 
     /// So many servers are too few for a durable record.
@@ -182,13 +210,13 @@ impl<S: Subject> World<S> {
 
     /// The first servers, as many as are enough for a new writer.
     pub(crate) fn first(&self) -> Vec<usize> {
-        (0..self.0.shape.quorum()).collect()
+        self.all()[..self.0.shape.quorum()].to_vec()
     }
 
     /// The last servers, as many as are enough for a new writer.
     pub(crate) fn last(&self) -> Vec<usize> {
-        let Shape { servers, .. } = self.0.shape;
-        (servers - self.0.shape.quorum()..servers).collect()
+        let all = self.all();
+        all[all.len() - self.0.shape.quorum()..].to_vec()
     }
 
     pub(crate) fn host(&self, n: usize) -> Host {
@@ -241,7 +269,7 @@ impl<S: Subject> World<S> {
 
     /// Lets these servers run, and no others. One that has ended is started again.
     pub(crate) async fn only(&self, up: &[usize]) {
-        for n in self.all() {
+        for n in self.slots() {
             match up.contains(&n) {
                 true => self.begin(n).await,
                 false => self.kill(n).await,
@@ -317,13 +345,25 @@ impl<S: Subject> World<S> {
     }
 
     pub(crate) async fn cut_all(&self) {
-        for n in self.all() {
+        for n in self.slots() {
             self.cut(n).await;
         }
     }
 
+    /// Another server, with empty memory, which has no place in the log. Returns its number.
+    pub(crate) fn add_server(&self) -> usize {
+        let Inner {
+            fabric, platform, ..
+        } = &*self.0;
+        let mut servers = locked(&self.0.servers);
+        let (n, len) = (servers.len(), self.0.shape.memory);
+        let pmem = |host: &Host| host.pmem("log", len);
+        servers.push(Slot::new((fabric, *platform), n, pmem));
+        n
+    }
+
     /// A server gets empty memory.
-    pub(crate) async fn replace(&self, n: usize) {
+    pub(crate) async fn refill(&self, n: usize) {
         self.kill(n).await;
         self.acts().does(format!("{} gets empty memory", name(n)));
         let host = self.host(n);
@@ -378,12 +418,29 @@ impl<S: Subject> World<S> {
         self.only(&[]).await;
     }
 
-    /// Opens the log as its next writer, and judges the records that it reads.
+    /// Opens the log as its next writer. In a change, with one of its two lists.
     pub(crate) async fn try_open(&self, host: &Host) -> Result<Writer<S>, String> {
+        let mut why = String::new();
+        let lists = self.model().lists();
+        for list in lists {
+            match self.try_open_with(host, &list).await {
+                Ok(writer) => return Ok(writer),
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+
+    /// Opens the log with these servers, and judges the records that it reads.
+    pub(crate) async fn try_open_with(
+        &self,
+        host: &Host,
+        servers: &[usize],
+    ) -> Result<Writer<S>, String> {
         let epoch = self.0.epoch.fetch_add(1, Ordering::Relaxed) + 1;
         let opening = Opening {
             addr: host.addr().into(),
-            servers: self.all().into_iter().map(|n| self.addr(n)).collect(),
+            servers: servers.iter().map(|n| self.addr(*n)).collect(),
             epoch,
             platform: self.0.platform,
             host: host.clone(),
@@ -420,11 +477,7 @@ impl<S: Subject> World<S> {
     pub(crate) async fn open_on(&self, host: &Host) -> Writer<S> {
         let opened = self.try_open(host).await;
         opened.unwrap_or_else(|error| {
-            let up: Vec<_> = self
-                .all()
-                .into_iter()
-                .filter(|n| self.is_serving(*n))
-                .collect();
+            let up: Vec<_> = self.slots().filter(|n| self.is_serving(*n)).collect();
             fail(format!(
                 "the log does not open, and the servers {up:?} run: {error}"
             ))
@@ -510,6 +563,38 @@ impl<S: Subject> Writer<S> {
         done.unwrap_or_else(|error| {
             fail(format!(
                 "nothing disturbs a truncation, and it fails: {error}"
+            ))
+        });
+    }
+
+    /// Replaces a server by one that has no place in the log. Returns whether that is known.
+    pub(crate) async fn try_replace(&self, old: usize, new: usize) -> Result<(), String> {
+        let world = &self.world;
+        world.model().replaces(old, new);
+        let text = format!(
+            "writer {} replaces {} by {}",
+            self.epoch,
+            name(old),
+            name(new)
+        );
+        let act = world.acts().calls(text);
+        let replace = self.log.replace(world.addr(old), world.addr(new));
+        let done = exec::on(S::BLOCKS, &self.host, "replace", replace).await;
+        let done = done.map_err(|error| error.to_string());
+        let answer = done
+            .as_ref()
+            .map_or_else(Clone::clone, |()| "done".to_owned());
+        world.acts().answers(act, answer);
+        done?;
+        world.model().replaced();
+        Ok(())
+    }
+
+    pub(crate) async fn replace(&self, old: usize, new: usize) {
+        let done = self.try_replace(old, new).await;
+        done.unwrap_or_else(|error| {
+            fail(format!(
+                "enough servers run for a change of them, and it fails: {error}"
             ))
         });
     }

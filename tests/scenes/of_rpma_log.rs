@@ -1,5 +1,6 @@
 //! The log of the crate `rpma-log`.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use rpma::Peer;
@@ -83,6 +84,7 @@ impl Subject for OfRpmaLog {
         let mut cfg = LogCfg::new(&opening.servers, self.copies, opening.epoch);
         cfg.set_ring(RING)
             .set_create(opening.epoch == 1)
+            .set_follow(true)
             .set_limit(Duration::from_secs(15))
             .set_fault(self.fault);
         // On eADR each device makes them durable by itself.
@@ -120,5 +122,9 @@ impl scenes::Log for Open {
 
     async fn truncate(&self, to: u64) -> Result<()> {
         Ok(self.0.truncate(to).await?)
+    }
+
+    async fn replace(&self, old: SocketAddr, new: SocketAddr) -> Result<()> {
+        Ok(self.0.replace(old, new).await?)
     }
 }

@@ -34,6 +34,7 @@ impl scenes::Subject for Sums {
         Shape::new(SERVERS, COPIES, len)
             .with_records(SLOT - HEAD, SLOTS / 2)
             .without(Ability::Returns)
+            .without(Ability::Refills)
             .without(Ability::Replaces)
             .without(Ability::Truncates)
     }

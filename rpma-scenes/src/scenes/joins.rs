@@ -9,7 +9,7 @@ use super::Scene;
 use super::servers::append_to_few;
 use crate::exec::Handle;
 use crate::stage::Stage;
-use crate::subject::Ability::{GoesOn, Replaces, Returns, TakesOver, Truncates};
+use crate::subject::Ability::{GoesOn, Refills, Returns, TakesOver, Truncates};
 use crate::subject::{Shape, Subject};
 use crate::world::{RETURNS, World, Writer, fail};
 
@@ -47,7 +47,7 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
             name: "writer-dies-replacing",
             promise: "A writer that dies while it fills a server with empty memory leaves a log that opens with all \
                       records, or does not open.",
-            needs: &[GoesOn, Replaces, TakesOver],
+            needs: &[GoesOn, Refills, TakesOver],
             play: writer_dies_replacing,
         },
         Scene {
@@ -297,7 +297,7 @@ fn writer_dies_replacing<S: Subject>(stage: &Stage<S>) {
         writer.append(world.shape().longest).await;
         drop(writer);
         world.kill_writers(world.client());
-        world.replace(last).await;
+        world.refill(last).await;
         // The servers that have missed the record are slower than the empty one.
         for n in away {
             world.link(*n).delay(Duration::from_millis(20));

@@ -5,6 +5,7 @@ mod faults;
 mod joins;
 mod network;
 mod power;
+mod replaces;
 mod servers;
 mod writers;
 
@@ -25,6 +26,7 @@ pub(crate) fn scenes<S: Subject>() -> Vec<Scene<S>> {
     all.extend(writers::scenes());
     all.extend(network::scenes());
     all.extend(joins::scenes());
+    all.extend(replaces::scenes());
     all.extend(damage::scenes());
     all.extend(power::scenes());
     all.extend(faults::scenes());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Scene;
 use crate::stage::Stage;
-use crate::subject::Ability::{GoesOn, Replaces, Returns};
+use crate::subject::Ability::{GoesOn, Refills, Returns};
 use crate::subject::{Shape, Subject};
 use crate::world::{RETURNS, World};
 
@@ -47,7 +47,7 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
         Scene {
             name: "replaced",
             promise: "A server with empty memory does not count as one that has shown its records.",
-            needs: &[GoesOn, Replaces],
+            needs: &[GoesOn, Refills],
             play: replaced,
         },
     ]
@@ -156,7 +156,7 @@ fn replaced<S: Subject>(stage: &Stage<S>) {
         writer.append(SHORT).await;
         drop(writer);
         world.kill_writers(world.client());
-        world.replace(last).await;
+        world.refill(last).await;
         world.only(&[away, &[last]].concat()).await;
         // It opens with all records, or not at all.
         let opened = world.try_open(&world.client().clone()).await;

@@ -52,7 +52,7 @@ pub(crate) const FOUND_BY: [(&str, &str); 25] = [
 ];
 
 /// A fault, and the first scene of the crate `rpma-scenes` that finds it (`tests/scenes`).
-pub(crate) const FOUND_BY_SCENE: [(&str, &str); 22] = [
+pub(crate) const FOUND_BY_SCENE: [(&str, &str); 29] = [
     ("visible", "partition"),
     ("platform", "partition"),
     ("posted", "was-away"),
@@ -71,6 +71,13 @@ pub(crate) const FOUND_BY_SCENE: [(&str, &str); 22] = [
     ("no-set-back", "writer-dies"),
     ("head-last", "laps-behind"),
     ("takes-place", "after-unknown"),
+    ("keeps-old", "counts-no-more"),
+    ("takes-back", "back-in-change"),
+    ("no-joint-list", "old-list"),
+    ("ignores-lists", "old-list"),
+    ("reads-old-list", "slow-change"),
+    ("finishes-early", "cut-change"),
+    ("list-in-place", "cuts-in-change"),
     ("lost-wake-up", "together"),
     ("drops-only", "frozen-writer"),
     ("keeps-older", "laps"),

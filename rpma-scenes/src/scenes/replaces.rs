@@ -1,0 +1,299 @@
+//! Another server takes the place of one, for good.
+
+use std::time::Duration;
+
+use super::Scene;
+use crate::stage::Stage;
+use crate::subject::Ability::{GoesOn, Replaces, Returns, TakesOver};
+use crate::subject::{Shape, Subject};
+use crate::world::{RETURNS, World, Writer};
+
+const SHORT: usize = Shape::LEAST_LONGEST;
+
+pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
+    vec![
+        Scene {
+            name: "counts-no-more",
+            promise: "Appends go on while a server is replaced by another one, and from then on the old one does not \
+                      count.",
+            needs: &[GoesOn, Replaces],
+            play: counts_no_more,
+        },
+        Scene {
+            name: "old-list",
+            promise: "An old list of the servers, with the replaced one and others that were away, opens no log \
+                      without the last records.",
+            needs: &[GoesOn, Replaces],
+            play: old_list,
+        },
+        Scene {
+            name: "slow-change",
+            promise: "A server that has not heard of the last steps of a change is not enough with the replaced one.",
+            needs: &[GoesOn, Replaces],
+            play: slow_change,
+        },
+        Scene {
+            name: "two-replaced",
+            promise: "Two servers are replaced one after the other, and no earlier list opens a log without the last \
+                      records.",
+            needs: &[GoesOn, Replaces],
+            play: two_replaced,
+        },
+        Scene {
+            name: "back-in-change",
+            promise: "A server that comes back while it is replaced does not count when the change is done.",
+            needs: &[GoesOn, Returns, Replaces],
+            play: back_in_change,
+        },
+        Scene {
+            name: "writer-in-change",
+            promise: "A writer that takes over during a change of the servers finishes it or undoes it, and the one \
+                      before changes nothing.",
+            needs: &[GoesOn, Replaces, TakesOver],
+            play: writer_in_change,
+        },
+        Scene {
+            name: "cut-change",
+            promise: "The next writer finishes a change of the servers that was cut, and no later one opens a log \
+                      that lacks a record.",
+            needs: &[GoesOn, Replaces],
+            play: cut_change,
+        },
+        Scene {
+            name: "cuts-in-change",
+            promise: "A durable record survives a loss of power of all servers at any moment of a change of them.",
+            needs: &[GoesOn, Replaces],
+            play: cuts_in_change,
+        },
+    ]
+}
+
+/// A log that all servers have, and another server that runs. Returns the last server, and the other
+/// one.
+async fn begun<S: Subject>(world: &World<S>) -> (Writer<S>, [usize; 2]) {
+    let writer = world.begun().await;
+    let (last, new) = (world.shape().servers - 1, world.add_server());
+    world.start(new).await;
+    (writer, [last, new])
+}
+
+/// The writer ends, and so do these servers, by a loss of power.
+async fn ends<S: Subject>(world: &World<S>, writer: Writer<S>, cut: &[usize]) {
+    world.kill_writers(world.client());
+    drop(writer);
+    for n in cut {
+        world.cut(*n).await;
+    }
+}
+
+/// These servers run alone. They open the log with all records, or do not open it.
+async fn opens_or_not<S: Subject>(world: &World<S>, up: &[usize], list: &[usize]) {
+    world.only(up).await;
+    drop(world.try_open_with(&world.client().clone(), list).await);
+    world.kill_writers(world.client());
+}
+
+/// The replaced server runs, and so do too few of the others. Whatever becomes durable with them, the
+/// servers of the log have it.
+async fn does_not_count<S: Subject>(world: &World<S>, writer: Writer<S>) {
+    let all = world.all();
+    let away = &all[..all.len() - world.few()];
+    away.iter().for_each(|n| world.link(*n).partition());
+    let _any = writer.try_append(SHORT).await;
+    ends(world, writer, &[]).await;
+    world.cut_all().await;
+    away.iter().for_each(|n| world.link(*n).heal());
+    world.only(&world.first()).await;
+    world.open().await.append(SHORT).await;
+}
+
+fn counts_no_more<S: Subject>(stage: &Stage<S>) {
+    stage.play(stage.extent(1, 20), async |world| {
+        let (writer, [old, new]) = begun(world).await;
+        let load = world.spawn(world.client(), {
+            let (world, writer) = (world.clone(), writer.clone());
+            async move {
+                for _ in 0..6 {
+                    writer.append(SHORT).await;
+                    world.sleep(Duration::from_millis(2)).await;
+                }
+            }
+        });
+        writer.replace(old, new).await;
+        load.join().await;
+        does_not_count(world, writer).await;
+    });
+}
+
+fn old_list<S: Subject>(stage: &Stage<S>) {
+    stage.play(stage.extent(1, 20), async |world| {
+        let (writer, [old, new]) = begun(world).await;
+        let before = world.all();
+        let away = &before[1..1 + world.spare()];
+        for n in away {
+            world.kill(*n).await;
+        }
+        writer.append(SHORT).await;
+        world.settle().await;
+        // So the old server is told late, if it is.
+        world.link(old).delay(Duration::from_millis(400));
+        writer.replace(old, new).await;
+        writer.append(SHORT).await;
+        ends(world, writer, &[old]).await;
+        world.link(old).delay(Duration::ZERO);
+        opens_or_not(world, &[away, &[old]].concat(), &before).await;
+        world.only(&[&before[..], &[new]].concat()).await;
+        world.open().await.append(SHORT).await;
+    });
+}
+
+/// Longer than the steps of a change towards other servers.
+const FAR: Duration = Duration::from_millis(100);
+
+fn slow_change<S: Subject>(stage: &Stage<S>) {
+    stage.play(stage.extent(1, 20), async |world| {
+        let (writer, [old, new]) = begun(world).await;
+        let before = world.all();
+        world.kill(old).await;
+        world.link(0).delay(FAR);
+        writer.replace(old, new).await;
+        writer.append(SHORT).await;
+        // The first server does not get what is on its way.
+        ends(world, writer, &[0]).await;
+        after_change(world, &before, [old, new]).await;
+    });
+}
+
+/// The first server and the replaced one answer before the new one. Then all do.
+async fn after_change<S: Subject>(world: &World<S>, before: &[usize], [old, new]: [usize; 2]) {
+    world.link(0).delay(Duration::ZERO);
+    world.link(new).delay(3 * FAR);
+    opens_or_not(world, &[0, old, new], before).await;
+    world.link(new).delay(Duration::ZERO);
+    world.only(&[before, &[new]].concat()).await;
+    world.open().await.append(SHORT).await;
+}
+
+/// Times after the begin of a change: more than it takes.
+fn times<S: Subject>(stage: &Stage<S>, most: u64, short: u64) -> impl Iterator<Item = Duration> {
+    let step = most as usize / stage.extent(short, 100) as usize;
+    (1..most).step_by(step).map(Duration::from_millis)
+}
+
+fn cut_change<S: Subject>(stage: &Stage<S>) {
+    for time in times(stage, 800, 8) {
+        stage.play(1, async |world| {
+            let (writer, [old, new]) = begun(world).await;
+            let before = world.all();
+            world.kill(old).await;
+            world.link(0).delay(FAR);
+            let change = world.spawn(world.client(), {
+                let writer = writer.clone();
+                async move { writer.try_replace(old, new).await }
+            });
+            let load = world.spawn(world.client(), {
+                let writer = writer.clone();
+                async move {
+                    for _ in 0..6 {
+                        let _any = writer.try_append(SHORT).await;
+                    }
+                }
+            });
+            world.sleep(time).await;
+            ends(world, writer, &[0]).await;
+            change.end().await;
+            load.end().await;
+            world.start(0).await;
+            if let Ok(next) = world.try_open(&world.client().clone()).await {
+                let _any = next.try_append(SHORT).await;
+                ends(world, next, &[0]).await;
+            }
+            after_change(world, &before, [old, new]).await;
+        });
+    }
+}
+
+fn two_replaced<S: Subject>(stage: &Stage<S>) {
+    stage.play(stage.extent(1, 20), async |world| {
+        let (writer, [old, new]) = begun(world).await;
+        let (first, other) = (world.all(), world.add_server());
+        world.start(other).await;
+        writer.replace(old, new).await;
+        let second = world.all();
+        writer.append(SHORT).await;
+        writer.replace(1, other).await;
+        writer.append(SHORT).await;
+        ends(world, writer, &[]).await;
+        for list in [first, second] {
+            let mut up = vec![1, old];
+            up.extend(&list[2..]);
+            opens_or_not(world, &up, &list).await;
+        }
+        world.only(&world.last()).await;
+        world.open().await.append(SHORT).await;
+    });
+}
+
+fn back_in_change<S: Subject>(stage: &Stage<S>) {
+    for time in times(stage, 400, 4) {
+        stage.play(1, async |world| {
+            let (writer, [old, new]) = begun(world).await;
+            world.kill(old).await;
+            writer.append(SHORT).await;
+            world.link(new).delay(FAR / 5);
+            let change = world.spawn(world.client(), {
+                let writer = writer.clone();
+                async move { writer.replace(old, new).await }
+            });
+            world.sleep(time).await;
+            world.start(old).await;
+            change.join().await;
+            world.link(new).delay(Duration::ZERO);
+            world.sleep(RETURNS).await;
+            does_not_count(world, writer).await;
+        });
+    }
+}
+
+fn writer_in_change<S: Subject>(stage: &Stage<S>) {
+    for time in times(stage, 300, 5) {
+        stage.play(1, async |world| {
+            let (first, [old, new]) = begun(world).await;
+            world.link(new).delay(FAR / 5);
+            let change = world.spawn(world.client(), async move {
+                drop(first.try_replace(old, new).await);
+                let _any = first.try_append(SHORT).await;
+            });
+            world.sleep(time).await;
+            world.freeze_writer();
+            let host = world.fabric().host("writer-2");
+            let second = world.open_on(&host).await;
+            second.append(SHORT).await;
+            world.thaw_writer();
+            world.sleep(RETURNS).await;
+            change.join().await;
+            second.append(SHORT).await;
+            second.check().await;
+            drop(second);
+            world.kill_writers(&host);
+            world.kill_writers(world.client());
+            world.cut_all().await;
+            world.only(&world.enough(1)).await;
+            world.open().await.append(SHORT).await;
+        });
+    }
+}
+
+fn cuts_in_change<S: Subject>(stage: &Stage<S>) {
+    let prepare = async |world: &World<S>| begun(world).await;
+    let extent = (7, stage.extent(16, 1));
+    stage.cut(extent, prepare, async |world, (writer, [old, new])| {
+        let append = world.spawn(world.client(), {
+            let writer = writer.clone();
+            async move { writer.append(SHORT).await }
+        });
+        writer.replace(old, new).await;
+        append.join().await;
+        writer.append(SHORT).await;
+    });
+}
