@@ -181,7 +181,9 @@ fn times<S: Subject>(stage: &Stage<S>, most: u64, short: u64) -> impl Iterator<I
 }
 
 fn cut_change<S: Subject>(stage: &Stage<S>) {
-    for time in times(stage, 800, 8) {
+    // Half of the time in which servers that are near know of a step, and the first one does not.
+    for (time, is_cut_again) in times(stage, 400, 8).flat_map(|time| [(time, false), (time, true)])
+    {
         stage.play(1, async |world| {
             let (writer, [old, new]) = begun(world).await;
             let before = world.all();
@@ -204,10 +206,20 @@ fn cut_change<S: Subject>(stage: &Stage<S>) {
             change.end().await;
             load.end().await;
             world.start(0).await;
+            let dies = world.spawn(world.client(), {
+                let world = world.clone();
+                async move {
+                    world.sleep(time).await;
+                    if is_cut_again {
+                        world.cut(0).await;
+                    }
+                }
+            });
             if let Ok(next) = world.try_open(&world.client().clone()).await {
                 let _any = next.try_append(SHORT).await;
                 ends(world, next, &[0]).await;
             }
+            dies.join().await;
             after_change(world, &before, [old, new]).await;
         });
     }

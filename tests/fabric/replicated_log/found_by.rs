@@ -2,7 +2,7 @@
 //! each. `cargo sim-log` has this table as well.
 
 /// A fault, and a test of `tests/fabric/replicated_log`.
-pub(crate) const FOUND_BY: [(&str, &str); 25] = [
+pub(crate) const FOUND_BY: [(&str, &str); 21] = [
     ("visible", "cuts::faults_of_commits_are_found"),
     ("platform", "cuts::faults_of_commits_are_found"),
     ("posted", "cuts::faults_of_commits_are_found"),
@@ -32,23 +32,10 @@ pub(crate) const FOUND_BY: [(&str, &str); 25] = [
     ("header-first", "scenes::a_writer_dies_while_replicas_join"),
     ("no-set-back", "scenes::a_writer_dies_while_replicas_join"),
     (
-        "no-joint-list",
-        "replace::the_old_servers_know_of_the_new_one",
-    ),
-    ("keeps-old", "replace::a_replaced_server_counts_no_more"),
-    (
         "list-in-place",
         "replace_cuts::the_power_fails_at_each_event",
     ),
     ("ignores-lists", "replace::an_old_list_opens_no_log"),
-    (
-        "finishes-early",
-        "replace_cuts::the_next_writer_finishes_a_change",
-    ),
-    (
-        "reads-old-list",
-        "replace_cuts::the_writer_dies_during_the_change",
-    ),
 ];
 
 /// A fault, and the first scene of the crate `rpma-scenes` that finds it (`tests/scenes`).

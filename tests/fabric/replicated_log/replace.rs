@@ -1,23 +1,21 @@
-//! A server takes the place of another one. Each scene is a promise, and the faults that break it.
+//! A server takes the place of another one: the promises that only this log makes, for instance its
+//! errors. Those of any log are scenes of `rpma-scenes`.
 //!
 //! The hosts `a`, `b` and `c` have the log at first, and `d` and `e` are spare ones.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rpma::sim::Entered;
 use rpma_log::LogCfg;
 use rpma_log::format::Member;
 
 use crate::replicated_log::faults::{find, panics};
-use crate::replicated_log::network::is_unknown;
 use crate::replicated_log::prelude::*;
 use crate::replicated_log::scenes::records;
 
 pub(crate) const HOSTS: usize = 5;
 pub(crate) const ABC: [usize; 3] = [0, 1, 2];
 pub(crate) const ABD: [usize; 3] = [0, 1, 3];
-const AED: [usize; 3] = [0, 4, 3];
 
 /// Five hosts whose programs do not run yet, and the calling thread on the client.
 pub(crate) fn idle(seed: u64, fault: Fault) -> (World, Entered) {
@@ -116,37 +114,6 @@ fn scene(seeds: u64, faults: &[Fault], run: impl Fn(&mut World)) -> Result {
     Ok(())
 }
 
-/// Promise: a server is replaced while others append, and from then on the new one counts, and the
-/// old one does not.
-#[test]
-fn a_replaced_server_counts_no_more() -> Result {
-    scene(3, &[Fault::KeepsOld], |world| {
-        let log = log_with_one(world);
-        let is_over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    let at = log.append(&[7; 100]).expect("appended");
-                    log.truncate(at).expect("truncated");
-                    sleep(Duration::from_millis(1));
-                }
-            });
-            sleep(Duration::from_millis(20));
-            replace(world, &log, 2, 3).expect("replaced");
-            is_over.store(true, Ordering::Relaxed);
-        });
-        let state = log.state();
-        let shown: Vec<_> = state.servers.iter().map(|server| server.addr).collect();
-        assert_eq!(shown, addrs(world, ABD));
-        let frozen = [&world.hosts[0], &world.hosts[1]];
-        frozen.into_iter().for_each(Host::freeze);
-        is_unknown(&log.append(b"alone"));
-        frozen.into_iter().for_each(Host::thaw);
-        log.append(b"two").expect("appended");
-        world.until_they_have(&ABD, log.bounds().1);
-    })
-}
-
 /// Promise: an old list opens no log, also if only the replaced server and one that has not got the
 /// last records are there. The error has the servers of the log, and a writer may follow them.
 #[test]
@@ -190,93 +157,6 @@ fn a_replaced_server_answers_for_ever() -> Result {
         let alone = world.open_with(&other).map(drop);
         assert!(matches!(alone, Err(LogError::TooFew(_))), "{alone:?}");
     })
-}
-
-/// Promise: K servers of the list before know of the new server before it counts: so the other ones
-/// open no log without it, when they come back.
-#[test]
-fn the_old_servers_know_of_the_new_one() -> Result {
-    scene(3, &[Fault::NoJointList], |world| {
-        let log = log_with_one(world);
-        world.only(&[0, 2, 3]);
-        log.append(b"both").expect("appended");
-        world.until_they_have(&[0, 2], log.bounds().1);
-        // It is told late that it was replaced.
-        world.link(2).delay(Duration::from_millis(400));
-        replace(world, &log, 2, 3).expect("replaced");
-        log.append(b"two").expect("appended");
-        drop(log);
-        world.link(2).delay(Duration::ZERO);
-        world.only(&[1, 2]);
-        let opened = open(world, ABC, 2);
-        assert!(
-            opened.is_err(),
-            "it opens, with {:?}",
-            opened.map(|log| records(&log))
-        );
-        world.only(&[0, 1, 2]);
-        has(&follow(world, 3).expect("it follows"), b"two");
-    })
-}
-
-/// Promise: two servers are replaced one after the other. The log opens with its last list, with
-/// servers of it only, and with no earlier one.
-#[test]
-fn two_replacements_one_after_the_other() -> Result {
-    scene(3, &[], |world| {
-        let log = log_with_one(world);
-        replace(world, &log, 2, 3).expect("replaced");
-        log.append(b"two").expect("appended");
-        replace(world, &log, 1, 4).expect("replaced");
-        log.append(b"three").expect("appended");
-        world.until_they_have(&AED, log.bounds().1);
-        until_listed(world, &AED);
-        until(|| is_told(world, 1, AED));
-        drop(log);
-        for (epoch, up) in [(2, [0, 1, 2]), (4, [1, 2, 4])] {
-            world.only(&up);
-            let opened = open(world, ABC, epoch).map(drop);
-            let servers = addrs(world, AED);
-            let is_refused = match &opened {
-                Err(LogError::OtherServers { servers: named }) => named == &servers,
-                _ => false,
-            };
-            assert!(is_refused, "{up:?}: {opened:?}");
-        }
-        world.only(&[3, 4]);
-        let log = open(world, AED, 6).expect("opens");
-        assert_eq!(records(&log), [&b"one"[..], b"two", b"three"]);
-    })
-}
-
-/// Promise: a server that comes back while it is replaced is a server of the log until the new one
-/// counts, and then is none.
-#[test]
-fn a_replaced_server_comes_back_during_the_change() -> Result {
-    for delay in [0, 5, 20, 60, 150, 400] {
-        let (mut world, _entered) = idle(1 + delay, Fault::Nothing);
-        let log = log_with_one(&mut world);
-        world.stop(2);
-        log.append(b"away").expect("appended");
-        world.link(3).delay(Duration::from_millis(20));
-        let [old, new] = [2, 3].map(|n| world.addr(n));
-        thread::scope(|scope| {
-            let replaced = scope.spawn(|| log.replace(old, new));
-            sleep(Duration::from_millis(delay));
-            world.start(2).expect("a server");
-            replaced.join().expect("no panic").expect("replaced");
-        });
-        log.append(b"two").expect("appended");
-        sleep(SILENCE);
-        log.append(b"three").expect("appended");
-        world.until_they_have(&ABD, log.bounds().1);
-        let found = world.found(2).expect("a log");
-        assert!(found.tail.end < log.bounds().1, "it still gets records");
-        log.close()?;
-        drop(log);
-        world.stop_all();
-    }
-    Ok(())
 }
 
 /// Promise: what this does not do is refused with a sentence, and changes nothing.
@@ -339,44 +219,4 @@ fn changes_that_cannot_be_made_are_refused() -> Result {
 fn refused_again(world: &World, log: &Log) -> String {
     let error = replace(world, log, 1, 2).expect_err("it has a copy");
     error.to_string()
-}
-
-/// Promise: a writer that is replaced during the change, and is frozen meanwhile, changes nothing
-/// when it thaws.
-#[test]
-fn the_writer_is_replaced_during_the_change() -> Result {
-    for delay in [1, 3, 10, 30, 60, 90, 130, 200, 300] {
-        let (mut world, entered) = idle(delay, Fault::Nothing);
-        let log = log_with_one(&mut world);
-        world.link(3).delay(Duration::from_millis(20));
-        let first = world.client.clone();
-        let [old, new] = [2, 3].map(|n| world.addr(n));
-        thread::scope(|scope| -> Result {
-            let replaced = scope.spawn(|| log.replace(old, new));
-            sleep(Duration::from_millis(delay));
-            drop(entered);
-            first.freeze();
-            world.client = world.fabric.host("next");
-            let _entered = world.client.enter();
-            let second = follow(&world, 2)?;
-            has(&second, b"one");
-            second.append(b"two")?;
-            first.thaw();
-            sleep(SILENCE);
-            let _ = replaced.join().expect("no panic");
-            second.append(b"three")?;
-            let shown: Vec<_> = second.state().servers.iter().map(|of| of.addr).collect();
-            assert!(shown == addrs(&world, ABC) || shown == addrs(&world, ABD));
-            let found = records(&second);
-            assert_eq!(found, [&b"one"[..], b"two", b"three"], "{delay}");
-            drop(second);
-            let third = follow(&world, 3)?;
-            assert_eq!(records(&third), found);
-            Ok(())
-        })?;
-        assert!(log.append(b"late").is_err());
-        drop(log);
-        world.stop_all();
-    }
-    Ok(())
 }

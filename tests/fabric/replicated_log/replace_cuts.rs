@@ -1,11 +1,10 @@
-//! The power fails while a server of the log is replaced: of all servers at each event, of the writer, of
-//! the next one, and of the new server. `replace.rs` has the hosts.
+//! The power fails while a server of the log is replaced: of all servers at each event, and of the new
+//! server. `replace.rs` has the hosts.
 
-use rpma::sim::Entered;
 use rpma_log::format::{List, Member};
 
 use crate::replicated_log::cuts::{Told, locked};
-use crate::replicated_log::faults::{find, panics};
+use crate::replicated_log::faults::find;
 use crate::replicated_log::prelude::*;
 use crate::replicated_log::replace::{
     ABC, ABD, HOSTS, addrs, follow, idle, log_with_one, open, replace, until, until_listed,
@@ -136,18 +135,6 @@ fn the_power_fails_at_each_event() -> Result {
     })
 }
 
-/// The writer dies after so many milliseconds: the server `a` is 100 ms away from it.
-const DEATHS: std::ops::Range<u64> = 0..70;
-const EACH: u64 = 12;
-
-/// Another host writes from now on. The server `a` is far from it.
-fn next_writer(world: &mut World, name: &str) -> Entered {
-    world.client = world.fabric.host(name);
-    let entered = world.client.enter();
-    world.link(0).delay(Duration::from_millis(100));
-    entered
-}
-
 /// Does something after so many milliseconds, on a host of its own.
 fn cut_later<'scope>(
     fabric: &Fabric,
@@ -161,101 +148,6 @@ fn cut_later<'scope>(
         sleep(Duration::from_millis(millis));
         cut();
     });
-}
-
-/// A writer dies while it replaces `c`, which is gone, and appends, and `a` loses its power. Then a
-/// writer with this fault finds what it finds: of `a` and `c`, or of all but `c`, before `a` and `c`
-/// are asked.
-fn dies_after(millis: u64, fault: Fault, finishes: bool) {
-    let (mut world, entered) = idle(1, Fault::Nothing);
-    let log = log_with_one(&mut world);
-    world.stop(2);
-    world.link(0).delay(Duration::from_millis(100));
-    let told = Mutex::new(Told::default());
-    let append = |log: &Log, byte: u8| {
-        let at = log.append(&[byte; 10])?;
-        locked(&told).acknowledged(at, vec![byte; 10]);
-        Ok::<_, LogError>(())
-    };
-    // Of a change that is to be finished only `b` and the new server know.
-    let dies = if finishes { EACH * 4 } else { millis };
-    let writer = world.client.clone();
-    // The errors are those of a host that is gone.
-    thread::scope(|scope| {
-        let a = &world.hosts[0];
-        cut_later(&world.fabric, scope, dies, || {
-            writer.kill();
-            a.power_cut();
-        });
-        scope.spawn(|| (1..7).try_for_each(|byte| append(&log, byte)));
-        let _ = replace(&world, &log, 2, 3);
-    });
-    drop((log, entered));
-    world.restart(0).expect("it starts");
-    let mut epoch = 2;
-    let mut open = |world: &mut World, fault: Fault| {
-        world.fault = fault;
-        let log = follow(world, epoch);
-        world.fault = Fault::Nothing;
-        epoch += 1;
-        let log = log?;
-        locked(&told).check_read(&log, 0);
-        Ok::<_, LogError>(log)
-    };
-    if finishes {
-        let _entered = next_writer(&mut world, "second");
-        let (fabric, a) = (world.fabric.clone(), world.hosts[0].clone());
-        let opened = thread::scope(|scope| {
-            cut_later(&fabric, scope, millis, || a.power_cut());
-            open(&mut world, fault)
-        });
-        if let Ok(log) = opened {
-            append(&log, 99).expect("appended");
-            world.client.kill();
-        }
-        world.restart(0).expect("it starts");
-    }
-    let entered = next_writer(&mut world, "third");
-    // It answers after `a` and `c` were read.
-    world.link(3).delay(Duration::from_millis(300));
-    world.only(&[0, 2, 3]);
-    let fault = if finishes { Fault::Nothing } else { fault };
-    match open(&mut world, fault) {
-        Ok(_) | Err(LogError::TooFew(_) | LogError::OtherServers { .. }) => {}
-        Err(error) => panic!("{error}"),
-    }
-    drop(entered);
-    let _entered = next_writer(&mut world, "last");
-    world.only(&[0, 1, 2, 3]);
-    let log = open(&mut world, Fault::Nothing).expect("opens");
-    log.append(b"last").expect("appended");
-    drop(log);
-    world.stop_all();
-}
-
-/// Runs this with each time at which the first writer may die, and with a fault.
-fn each_death(fault: Fault, finishes: bool) -> Result {
-    for after in share("deaths", 4, DEATHS) {
-        dies_after(EACH * after, Fault::Nothing, finishes);
-    }
-    find(fault, DEATHS, |after| {
-        panics(|| dies_after(EACH * after, fault, finishes))
-    })
-}
-
-/// Promise: a writer that dies at any time while it replaces a server leaves a log that has each
-/// acknowledged record, or one that needs more servers. A writer that finds the change asks the
-/// servers after it as well as those before it.
-#[test]
-fn the_writer_dies_during_the_change() -> Result {
-    each_death(Fault::ReadsOldList, false)
-}
-
-/// Promise: the next writer finishes a change that was cut, and acknowledges no record before K
-/// servers of the list before know of it.
-#[test]
-fn the_next_writer_finishes_a_change() -> Result {
-    each_death(Fault::FinishesEarly, true)
 }
 
 /// Promise: if the new server dies during the change, the log goes on, whether it counts or not. Then
