@@ -19,6 +19,20 @@
 #![doc = include_str!("../examples/small-log.rs")]
 //! ```
 //!
+//! # An awaited log
+//!
+//! The tasks of the servers and of the writers are those of one thread, in virtual time. This log has
+//! one server:
+//!
+#![cfg_attr(feature = "sim", doc = "```no_run")]
+#![cfg_attr(not(feature = "sim"), doc = "```text")]
+#![doc = include_str!("../examples/awaited-log.rs")]
+//! ```
+//!
+//! # The scenes
+//!
+#![doc = include_str!("../scenes.md")]
+//!
 //! # Use
 //!
 //! ```toml

@@ -1,6 +1,9 @@
 //! The scenes of the crate `rpma-scenes`, with logs of several designs: right ones, and ones with a
 //! fault.
 
+#[allow(dead_code, unreachable_pub, reason = "it is a program as well")]
+#[path = "../../rpma-scenes/examples/awaited-log.rs"]
+mod awaited_log;
 mod faults;
 #[path = "../fabric/replicated_log/found_by.rs"]
 mod found_by;
@@ -13,6 +16,7 @@ mod sums;
 use rpma::sim::{Platform, Profile};
 use rpma_scenes::{Blocking, Outcome, Subject, Suite};
 
+use awaited_log::AwaitedLog;
 use of_rpma_log::OfRpmaLog;
 use small_log::SmallLog;
 use sums::Sums;
@@ -25,6 +29,19 @@ fn rpma_log_keeps_its_promises() {
         .on(&Profile::STRICT, Platform::AdrDdioOn)
         .run()
         .check();
+}
+
+/// Promise: in the longer setting it does so, too, on hosts of two other kinds.
+#[test]
+#[ignore = "long: minutes"]
+fn rpma_log_keeps_its_promises_in_long_runs() {
+    for (profile, platform) in [
+        (Profile::RXE_6_12, Platform::Eadr),
+        (Profile::ADAPTER, Platform::AdrDdioOff),
+    ] {
+        let suite = Suite::new(OfRpmaLog::right()).long();
+        suite.on(&profile, platform).run().check();
+    }
 }
 
 /// Promise: with other numbers of servers and copies it does so, too. (If a new writer needs more
@@ -62,6 +79,23 @@ fn the_log_of_the_documentation_keeps_its_promises() {
     some(|| Blocking(SmallLog), &["two-writers", "together", "cuts"]);
 }
 
+/// Promise: so does the awaited log of the documentation, which has one server.
+#[test]
+fn the_awaited_log_of_the_documentation_keeps_its_promises() {
+    some(|| AwaitedLog, &["two-writers", "together", "cuts"]);
+}
+
+/// Promise: the documentation of the crate has each scene with its promise, in their order.
+#[test]
+fn the_documentation_has_each_scene() {
+    let line = |(name, promise)| format!("| `{name}` | {promise} |\n");
+    let lines = Suite::<OfRpmaLog>::names().into_iter().map(line);
+    let table = ["| scene | promise |\n|---|---|\n".to_owned()];
+    let table: String = table.into_iter().chain(lines).collect();
+    let found = include_str!("../../rpma-scenes/scenes.md");
+    assert_eq!(found, table, "rpma-scenes/scenes.md is to be:\n{table}");
+}
+
 /// Plays all scenes on all devices. Where no memory is persistent, no log opens.
 fn all_everywhere<S: Subject>(subject: S) {
     let is_lacking = |outcome: &Outcome| matches!(outcome, Outcome::NotTried(why) if why.contains("the log is not able"));
@@ -83,5 +117,6 @@ fn all_everywhere<S: Subject>(subject: S) {
 fn logs_keep_their_promises_everywhere() {
     all_everywhere(OfRpmaLog::right());
     all_everywhere(Sums);
+    all_everywhere(AwaitedLog);
     all_everywhere(Blocking(SmallLog));
 }

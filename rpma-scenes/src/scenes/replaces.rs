@@ -28,7 +28,8 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
         },
         Scene {
             name: "slow-change",
-            promise: "A server that has not heard of the last steps of a change is not enough with the replaced one.",
+            promise: "A server that has missed the last steps of a change, and the replaced one, open no log without \
+                      the last records.",
             needs: &[GoesOn, Replaces],
             play: slow_change,
         },
@@ -54,8 +55,8 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
         },
         Scene {
             name: "cut-change",
-            promise: "The next writer finishes a change of the servers that was cut, and no later one opens a log \
-                      that lacks a record.",
+            promise: "The next writer finishes a change of the servers that was cut, or undoes it, and no later \
+                      one opens a log that lacks a record.",
             needs: &[GoesOn, Replaces],
             play: cut_change,
         },
