@@ -60,6 +60,7 @@ mod stage;
 mod subject;
 mod suite;
 mod world;
+mod writer;
 
 pub mod blocking;
 

@@ -140,7 +140,14 @@ impl<S: Subject> Suite<S> {
                 if is_over(&locked(&told)) {
                     return;
                 }
-                let one = self.play(scene, kind, refused.as_deref());
+                // A panic in a task of the log prints the name.
+                let name = format!("{} on {}, {}", scene.name, kind.0.name(), kind.1);
+                let one = thread::scope(|scope| {
+                    let play = || self.play(scene, kind, refused.as_deref());
+                    let thread = thread::Builder::new().name(name).spawn_scoped(scope, play);
+                    let thread = thread.expect("the system has a thread");
+                    thread.join().expect("a scene's panic is caught")
+                });
                 locked(&told).insert(number, one);
             }
         };

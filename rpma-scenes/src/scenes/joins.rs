@@ -11,7 +11,8 @@ use crate::exec::Handle;
 use crate::stage::Stage;
 use crate::subject::Ability::{GoesOn, Refills, Returns, TakesOver, Truncates};
 use crate::subject::{Shape, Subject};
-use crate::world::{RETURNS, World, Writer, fail};
+use crate::world::{RETURNS, World, fail};
+use crate::writer::Writer;
 
 const SHORT: usize = Shape::LEAST_LONGEST;
 

@@ -7,7 +7,8 @@ use super::servers::append_to_few;
 use crate::stage::Stage;
 use crate::subject::Ability::{GoesOn, Shares, Truncates};
 use crate::subject::{Appended, Shape, Subject};
-use crate::world::{World, Writer};
+use crate::world::World;
+use crate::writer::Writer;
 
 const SHORT: usize = Shape::LEAST_LONGEST;
 

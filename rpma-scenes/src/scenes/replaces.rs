@@ -6,7 +6,8 @@ use super::Scene;
 use crate::stage::Stage;
 use crate::subject::Ability::{GoesOn, Replaces, Returns, TakesOver};
 use crate::subject::{Shape, Subject};
-use crate::world::{RETURNS, World, Writer};
+use crate::world::{RETURNS, World};
+use crate::writer::Writer;
 
 const SHORT: usize = Shape::LEAST_LONGEST;
 
