@@ -17,7 +17,7 @@ use rpma::sim::{Platform, Profile};
 use rpma_scenes::{Blocking, Outcome, Subject, Suite};
 
 use awaited_log::AwaitedLog;
-use of_rpma_log::OfRpmaLog;
+use of_rpma_log::{OfRpmaLog, OnThreads};
 use small_log::SmallLog;
 use sums::Sums;
 
@@ -29,6 +29,16 @@ fn rpma_log_keeps_its_promises() {
         .on(&Profile::STRICT, Platform::AdrDdioOn)
         .run()
         .check();
+}
+
+/// Promise: over soft-iWARP it does so, too.
+#[test]
+#[ignore = "long: 30 seconds"]
+fn rpma_log_keeps_its_promises_over_iwarp() {
+    for platform in [Platform::AdrDdioOn, Platform::Eadr] {
+        let suite = Suite::new(OfRpmaLog::right());
+        suite.on(&Profile::SIW_6_12, platform).run().check();
+    }
 }
 
 /// Promise: in the longer setting it does so, too, on hosts of two other kinds.
@@ -64,6 +74,13 @@ fn some<S: Subject>(subject: impl Fn() -> S, scenes: &[&str]) {
             .run()
             .check();
     }
+}
+
+/// Promise: so does the same log on threads, also while a server is replaced.
+#[test]
+fn rpma_log_keeps_its_promises_on_threads() {
+    let subject = || Blocking(OnThreads(OfRpmaLog::right()));
+    some(subject, &["after-unknown", "back-in-change"]);
 }
 
 /// Promise: so does a log without a pointer, whose records are found by their checksums.
@@ -116,6 +133,7 @@ fn all_everywhere<S: Subject>(subject: S) {
 #[ignore = "long: 2 minutes"]
 fn logs_keep_their_promises_everywhere() {
     all_everywhere(OfRpmaLog::right());
+    all_everywhere(Blocking(OnThreads(OfRpmaLog::right())));
     all_everywhere(Sums);
     all_everywhere(AwaitedLog);
     all_everywhere(Blocking(SmallLog));

@@ -1,4 +1,4 @@
-//! The log of the crate `rpma-log`.
+//! The log of the crate `rpma-log`, awaited and on threads.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use rpma::commit::Method;
 use rpma::pmem::Ddio;
 use rpma::sim::Platform;
 use rpma_async::Reactor;
-use rpma_log::{Fault, Log, LogCfg, LogError, ServerCfg};
-use rpma_scenes::{self as scenes, Appended, Opening, Record, Result, Server, Shape, Subject};
+use rpma_log::{Fault, Log, LogCfg, LogError, ServerCfg, blocking as threads};
+use rpma_scenes::{self as scenes, Appended, Opening, Record, Result, Server, Shape, blocking};
 
 /// Longer than an entry of the scenes.
 const RING: u64 = 4096;
@@ -56,9 +56,25 @@ impl OfRpmaLog {
         }
         cfg
     }
+
+    fn writer(&self, opening: &Opening) -> LogCfg {
+        let mut cfg = LogCfg::new(&opening.servers, self.copies, opening.epoch);
+        cfg.set_ring(RING)
+            .set_create(opening.epoch == 1)
+            .set_follow(true)
+            .set_limit(Duration::from_secs(15))
+            .set_fault(self.fault);
+        // On eADR each device makes them durable by itself.
+        let usual = match opening.platform {
+            Platform::Eadr => Method::Reading,
+            _ => Method::Server,
+        };
+        cfg.set_method(self.method.unwrap_or(usual));
+        cfg
+    }
 }
 
-impl Subject for OfRpmaLog {
+impl scenes::Subject for OfRpmaLog {
     type Log = Open;
 
     fn shape(&self) -> Shape {
@@ -81,43 +97,39 @@ impl Subject for OfRpmaLog {
 
     async fn open(&self, opening: Opening) -> Result<Open> {
         let reactor = Reactor::spawn(&Peer::at(&opening.addr.to_string())?)?;
-        let mut cfg = LogCfg::new(&opening.servers, self.copies, opening.epoch);
-        cfg.set_ring(RING)
-            .set_create(opening.epoch == 1)
-            .set_follow(true)
-            .set_limit(Duration::from_secs(15))
-            .set_fault(self.fault);
-        // On eADR each device makes them durable by itself.
-        let usual = match opening.platform {
-            Platform::Eadr => Method::Reading,
-            _ => Method::Server,
-        };
-        cfg.set_method(self.method.unwrap_or(usual));
-        Ok(Open(Log::open(&reactor, &cfg).await?))
+        Ok(Open(Log::open(&reactor, &self.writer(&opening)).await?))
     }
+}
+
+fn appended(outcome: std::result::Result<u64, LogError>) -> Appended {
+    match outcome {
+        Ok(at) => Appended::Durable(at),
+        Err(error @ LogError::Unknown { .. }) => Appended::Unknown(error.to_string()),
+        Err(error) => Appended::Refused(error.to_string()),
+    }
+}
+
+fn read_all(log: &Log) -> Result<Vec<Record>> {
+    let (mut at, mut all) = (log.bounds().0, Vec::new());
+    while let Some(record) = log.read(at)? {
+        at = record.next;
+        all.push(Record {
+            at: record.at,
+            bytes: record.bytes,
+        });
+    }
+    Ok(all)
 }
 
 pub(crate) struct Open(Log);
 
 impl scenes::Log for Open {
     async fn append(&self, record: &[u8]) -> Appended {
-        match self.0.append(record).await {
-            Ok(at) => Appended::Durable(at),
-            Err(error @ LogError::Unknown { .. }) => Appended::Unknown(error.to_string()),
-            Err(error) => Appended::Refused(error.to_string()),
-        }
+        appended(self.0.append(record).await)
     }
 
     async fn read_all(&self) -> Result<Vec<Record>> {
-        let (mut at, mut all) = (self.0.bounds().0, Vec::new());
-        while let Some(record) = self.0.read(at)? {
-            at = record.next;
-            all.push(Record {
-                at: record.at,
-                bytes: record.bytes,
-            });
-        }
-        Ok(all)
+        read_all(&self.0)
     }
 
     async fn truncate(&self, to: u64) -> Result<()> {
@@ -126,5 +138,46 @@ impl scenes::Log for Open {
 
     async fn replace(&self, old: SocketAddr, new: SocketAddr) -> Result<()> {
         Ok(self.0.replace(old, new).await?)
+    }
+}
+
+/// The same log on threads.
+pub(crate) struct OnThreads(pub(crate) OfRpmaLog);
+
+impl blocking::Subject for OnThreads {
+    type Log = OpenOnThreads;
+
+    fn shape(&self) -> Shape {
+        scenes::Subject::shape(&self.0)
+    }
+
+    fn serve(&self, server: Server) -> Result<()> {
+        Ok(self.0.server(&server).listen()?.serve(drop)?)
+    }
+
+    fn open(&self, opening: Opening) -> Result<OpenOnThreads> {
+        let peer = Peer::at(&opening.addr.to_string())?;
+        let log = threads::Log::open(&peer, &self.0.writer(&opening))?;
+        Ok(OpenOnThreads(log))
+    }
+}
+
+pub(crate) struct OpenOnThreads(threads::Log);
+
+impl blocking::Log for OpenOnThreads {
+    fn append(&self, record: &[u8]) -> Appended {
+        appended(self.0.append(record))
+    }
+
+    fn read_all(&self) -> Result<Vec<Record>> {
+        read_all(&self.0)
+    }
+
+    fn truncate(&self, to: u64) -> Result<()> {
+        Ok(self.0.truncate(to)?)
+    }
+
+    fn replace(&self, old: SocketAddr, new: SocketAddr) -> Result<()> {
+        Ok(self.0.replace(old, new)?)
     }
 }
