@@ -9,7 +9,7 @@ use super::Scene;
 use super::servers::append_to_few;
 use crate::exec::Handle;
 use crate::stage::Stage;
-use crate::subject::Ability::{GoesOn, Refills, Returns, TakesOver, Truncates};
+use crate::subject::Ability::{GoesOn, Refills, Returns, Shares, TakesOver, Truncates};
 use crate::subject::{Shape, Subject};
 use crate::world::{RETURNS, World, fail};
 use crate::writer::Writer;
@@ -36,6 +36,13 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
                       and the log opens with it.",
             needs: &[GoesOn, Returns, Truncates],
             play: laps_behind,
+        },
+        Scene {
+            name: "other-records",
+            promise: "A server that has records which the log lacks may lose its power at any moment while they are \
+                      overwritten, and the log opens with it.",
+            needs: &[GoesOn, Returns],
+            play: other_records,
         },
         Scene {
             name: "writer-dies",
@@ -230,16 +237,48 @@ fn laps_behind<S: Subject>(stage: &Stage<S>) {
         let few = world.all()[..world.few()].to_vec();
         (few, writer)
     };
-    let program = async |world: &World<S>, (behind, writer): (Vec<usize>, Writer<S>)| {
-        for n in behind {
-            world.start(n).await;
-        }
-        world.sleep(RETURNS).await;
-        writer.check().await;
-    };
     let nth = stage.extent(4, 1);
-    stage.cut((5, nth), missed, program);
-    stage.cut((6, nth), others, program);
+    stage.cut((5, nth), missed, come_back);
+    stage.cut((6, nth), others, come_back);
+}
+
+/// These servers come back, while nothing is appended.
+async fn come_back<S: Subject>(world: &World<S>, (behind, writer): (Vec<usize>, Writer<S>)) {
+    for n in behind {
+        world.start(n).await;
+    }
+    world.sleep(RETURNS).await;
+    writer.check().await;
+}
+
+fn other_records<S: Subject>(stage: &Stage<S>) {
+    let count = if stage.subject.shape().lacks(Shares) {
+        1
+    } else {
+        3
+    };
+    let prepare = async |world: &World<S>| {
+        let writer = world.begun().await;
+        let (few, all) = (world.few(), world.all());
+        all[few..].iter().for_each(|n| world.link(*n).partition());
+        let append = |_| {
+            let writer = writer.clone();
+            world.spawn(world.client(), async move {
+                let _any = writer.try_append(SHORT).await;
+            })
+        };
+        for append in Vec::from_iter((0..count).map(append)) {
+            append.join().await;
+        }
+        drop(writer);
+        world.kill_writers(world.client());
+        all[few..].iter().for_each(|n| world.link(*n).heal());
+        world.only(&world.last()).await;
+        let writer = world.open().await;
+        writer.append(SHORT).await;
+        (all[..few].to_vec(), writer)
+    };
+    stage.cut((8, stage.extent(2, 1)), prepare, come_back);
 }
 
 /// The writer opens the log, and dies so many steps after it has begun to do so. Returns the steps
