@@ -157,8 +157,10 @@ impl blocking::Subject for OnThreads {
 
     fn open(&self, opening: Opening) -> Result<OpenOnThreads> {
         let peer = Peer::at(&opening.addr.to_string())?;
-        let log = threads::Log::open(&peer, &self.0.writer(&opening))?;
-        Ok(OpenOnThreads(log))
+        let mut cfg = self.0.writer(&opening);
+        // So a scene has to open it with the list that it has.
+        cfg.set_follow(false);
+        Ok(OpenOnThreads(threads::Log::open(&peer, &cfg)?))
     }
 }
 
