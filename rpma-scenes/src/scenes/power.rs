@@ -63,6 +63,8 @@ fn cuts<S: Subject>(stage: &Stage<S>) {
     let prepare = async |world: &World<S>| world.only(&world.all()).await;
     stage.cut((1, stage.extent(8, 1)), prepare, async |world, ()| {
         let writer = world.open().await;
+        // The last servers may get the log later than the first ones.
+        world.settle().await;
         for len in [SHORT, world.shape().longest, SHORT] {
             writer.append(len).await;
         }
