@@ -15,12 +15,13 @@ const SAME_INSTANCE: &str = "same-instance";
 const NO_RECOUNT: &str = "no-recount";
 
 /// The other scenes, each with a fault that it finds as well.
-const FIND_AS_WELL: [(&str, &str); 14] = [
+const FIND_AS_WELL: [(&str, &str); 15] = [
     ("late-answer", "reads-one"),
     ("returns", "joins-ungated"),
     ("dies-joining", "reads-one"),
     ("restarts", "joins-early"),
-    ("other-records", "no-set-back"),
+    ("writer-dies", "no-set-back"),
+    ("two-writers", "joins-ungated"),
     ("two-replaced", "ignores-lists"),
     ("writer-in-change", "no-joint-list"),
     ("cuts", "visible"),
