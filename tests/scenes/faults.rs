@@ -15,7 +15,7 @@ const SAME_INSTANCE: &str = "same-instance";
 const NO_RECOUNT: &str = "no-recount";
 
 /// The other scenes, each with a fault that it finds as well.
-const FIND_AS_WELL: [(&str, &str); 15] = [
+const FIND_AS_WELL: [(&str, &str); 17] = [
     ("late-answer", "reads-one"),
     ("returns", "joins-ungated"),
     ("dies-joining", "reads-one"),
@@ -24,6 +24,8 @@ const FIND_AS_WELL: [(&str, &str); 15] = [
     ("two-writers", "joins-ungated"),
     ("two-replaced", "ignores-lists"),
     ("writer-in-change", "no-joint-list"),
+    ("slow-change", "reads-old-list"),
+    ("cuts-in-change", "list-in-place"),
     ("cuts", "visible"),
     ("joint-cuts", "posted"),
     ("cuts-in-recovery", "tells-early"),
