@@ -14,14 +14,15 @@ use crate::report::Finding;
 const CHECK: &str = "address";
 
 /// The addresses that can lead to a device: those of the host, and the gids of RoCE in case that
-/// procfs does not show them.
+/// procfs does not show them. A link-local gid has no scope, and the kernel binds no such address.
 #[cfg(any(test, not(feature = "sim")))]
 pub(super) fn of_host(files: &Files, facts: &Facts) -> Vec<String> {
     let mut addresses = facts::local_addresses(files);
     let gids = facts.devices.iter().flat_map(RdmaDevice::addresses);
     for address in gids {
         let is_known = |known: &String| facts::parse_address(known) == Some(address);
-        if !addresses.iter().any(is_known) {
+        let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        if !is_link_local && !addresses.iter().any(is_known) {
             addresses.push(address.to_string());
         }
     }
@@ -63,15 +64,7 @@ fn can_be_opened(facts: &Facts) -> bool {
 fn open_all(exam: &mut Exam<'_>) -> Vec<Finding> {
     let host = exam.host;
     let wanted = exam.wanted_device().map(str::to_owned);
-    let (mut devices, mut failed) = (Vec::new(), Vec::new());
-    for address in &host.addresses {
-        if exam.interrupt.is_set() {
-            break;
-        }
-        if let Err(error) = open_one(host, &mut devices, address) {
-            failed.push((&**address, error));
-        }
-    }
+    let (mut devices, failed) = try_all(exam);
     let is_wanted = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
     devices.retain(|device| is_wanted(device.name()));
     let is_left = |device: &&RdmaDevice| {
@@ -86,6 +79,24 @@ fn open_all(exam: &mut Exam<'_>) -> Vec<Finding> {
             .map(|device| not_opened(exam, device, is_bad, &failed)),
     );
     findings
+}
+
+/// An address that opens no device.
+type Failed<'a> = (&'a str, rpma::Error);
+
+/// Tries all addresses of this host: the devices that they open, and the other addresses.
+fn try_all<'a>(exam: &Exam<'a>) -> (Vec<Opened>, Vec<Failed<'a>>) {
+    let host = exam.host;
+    let (mut devices, mut failed) = (Vec::new(), Vec::new());
+    for address in &host.addresses {
+        if exam.interrupt.is_set() {
+            break;
+        }
+        if let Err(error) = open_one(host, &mut devices, address) {
+            failed.push((&**address, error));
+        }
+    }
+    (devices, failed)
 }
 
 /// Opens the device of an address, or adds the address to its device.
@@ -142,27 +153,27 @@ fn not_opened(
     exam: &Exam<'_>,
     device: &RdmaDevice,
     is_bad: bool,
-    failed: &[(&str, rpma::Error)],
+    failed: &[Failed<'_>],
 ) -> Finding {
-    let own = failed.iter().find(|(address, _)| device.has(address));
-    let own = own.map(|(address, error)| (*address, error));
+    let own = own_of(device, failed);
     let (mut found, remedy) = why_not(&exam.host.facts, device, own);
     if !is_bad {
         return Finding::note(CHECK, found).with_remedy(remedy);
     }
-    let last = failed.last().map(|(_, error)| error);
-    if let Some(error) = own.map(|(_, error)| error).or(last) {
-        found = format!("{found} (the last attempt: {})", remedies::reason(error));
+    if let Some((address, error)) = own.or(failed.last()) {
+        let reason = remedies::reason(error);
+        found = format!("{found} (the attempt by {address}: {reason})");
     }
     Finding::bad(CHECK, found, remedy)
 }
 
+/// The address of a device among those that opened none.
+fn own_of<'a, 'b>(device: &RdmaDevice, failed: &'b [Failed<'a>]) -> Option<&'b Failed<'a>> {
+    failed.iter().find(|(address, _)| device.has(address))
+}
+
 /// Why a device is not opened, and the remedy. `own` is an address of it, with the error.
-fn why_not(
-    facts: &Facts,
-    device: &RdmaDevice,
-    own: Option<(&str, &rpma::Error)>,
-) -> (String, String) {
+fn why_not(facts: &Facts, device: &RdmaDevice, own: Option<&Failed<'_>>) -> (String, String) {
     let name = &device.name;
     if let Some(node) = unusable_node(facts, Some(name)) {
         let found = format!("{name} cannot be opened without {}", node.path);
@@ -202,7 +213,7 @@ fn open_target(exam: &mut Exam<'_>, target: &str) -> Vec<Finding> {
     let mut devices = Vec::new();
     match open_one(exam.host, &mut devices, target) {
         Ok(()) => keep(exam, devices),
-        Err(error) => vec![wrong(exam, target).unwrap_or_else(|| refused(exam, target, &error))],
+        Err(error) => vec![wrong(exam, target).unwrap_or_else(|| refused(exam, target, error))],
     }
 }
 
@@ -231,7 +242,11 @@ fn wrong(exam: &Exam<'_>, target: &str) -> Option<Finding> {
     } else {
         return None;
     };
-    let remedy = remedies::other_address(&leading(exam));
+    let others = match can_be_opened(&exam.host.facts) {
+        true => addresses_of(try_all(exam).0),
+        false => Vec::new(),
+    };
+    let remedy = remedies::other_address(&others);
     Some(Finding::bad(CHECK, format!("{target} {text}"), remedy))
 }
 
@@ -271,21 +286,23 @@ fn without_scope(exam: &Exam<'_>, target: &str, found: &[IpAddr]) -> Option<Find
 }
 
 /// An address of this host that opens no device.
-fn refused(exam: &Exam<'_>, target: &str, error: &rpma::Error) -> Finding {
-    let reason = remedies::reason(error);
+fn refused(exam: &Exam<'_>, target: &str, error: rpma::Error) -> Finding {
+    let reason = remedies::reason(&error);
     let found =
         format!("{target} is an address of this host, and leads to no RDMA device ({reason})");
     let facts = &exam.host.facts;
     let own = facts.devices.iter().find(|device| device.has(target));
-    let others = leading(exam);
+    // The failures are about addresses that nobody has asked for.
+    let others = addresses_of(try_all(exam).0);
     // Of several devices, nobody knows to which one the address leads.
     let device = match &facts.devices[..] {
         [device] if others.is_empty() => Some(device),
         _ => own,
     };
+    let tried = (target, error);
     let (found, remedy) = match (device, unusable_node(facts, None)) {
         (Some(device), _) => {
-            let (why, remedy) = why_not(facts, device, own.map(|_| (target, error)));
+            let (why, remedy) = why_not(facts, device, own.map(|_| &tried));
             (format!("{found}: {why}"), remedy)
         }
         (None, Some(node)) => (found, remedies::node(node, facts)),
@@ -303,20 +320,9 @@ fn looked_up(name: &str) -> Vec<IpAddr> {
     )
 }
 
-/// The addresses of this host that lead to a device, if the library may be called.
-fn leading(exam: &Exam<'_>) -> Vec<String> {
-    let mut devices = Vec::new();
-    if !can_be_opened(&exam.host.facts) {
-        return Vec::new();
-    }
-    for address in &exam.host.addresses {
-        // A failure is about an address that nobody has asked for.
-        let _ = open_one(exam.host, &mut devices, address);
-    }
-    devices
-        .into_iter()
-        .flat_map(|device| device.addresses)
-        .collect()
+fn addresses_of(devices: Vec<Opened>) -> Vec<String> {
+    let devices = devices.into_iter();
+    devices.flat_map(|device| device.addresses).collect()
 }
 
 #[cfg(test)]

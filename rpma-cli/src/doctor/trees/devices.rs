@@ -312,15 +312,16 @@ fn a_device_with_an_address_needs_no_other() {
             )
         };
         // The library of its provider is gone.
-        let attempt = "rdma_bind_addr failed: No such device (os error 19)";
+        let failed = "rdma_bind_addr failed: No such device (os error 19)";
+        let attempt = format!("the attempt by 192.0.2.2: {failed}");
         let found = "mlx5_0 cannot be opened: rdma-core has no provider mlx5 here";
         finds(
             &on(&[], &[ADDRESS]),
-            &format!("BAD     address: {found} (the last attempt: {attempt})"),
+            &format!("BAD     address: {found} ({attempt})"),
             PROVIDERS,
         );
         let target = format!(
-            "192.0.2.2 is an address of this host, and leads to no RDMA device ({attempt}): {found}"
+            "192.0.2.2 is an address of this host, and leads to no RDMA device ({failed}): {found}"
         );
         finds(
             &on(&["192.0.2.2"], &[ADDRESS]),
@@ -335,7 +336,7 @@ fn a_device_with_an_address_needs_no_other() {
         let found = "mlx5_0 cannot be opened by its address 192.0.2.2";
         finds(
             &on(&[], &[ADDRESS, library]),
-            &format!("BAD     address: {found} (the last attempt: {attempt})"),
+            &format!("BAD     address: {found} ({attempt})"),
             &unknown,
         );
         // Without an address.
@@ -345,6 +346,21 @@ fn a_device_with_an_address_needs_no_other() {
             "as root: ip addr add ADDR/24 dev ens1",
         );
     }
+}
+
+/// Promise: the link-local gid of RoCE is no address without its interface.
+#[test]
+fn a_link_local_gid_is_not_tried() {
+    let net: Tree<'_> = &[("sys/class/net/ens1/flags", "0x1003")];
+    let library: Tree<'_> = &[("usr/lib64/libibverbs/libmlx5-rdmav34.so", "")];
+    let gid = "sys/class/infiniband/mlx5_0/ports/1/gids/0".to_owned();
+    let mut roce = adapter("1: CA", "Ethernet");
+    roce.push((gid, "fe80:0000:0000:0000:ac5e:45ff:fe77:a001".into()));
+    let more = [KERNEL, LIBRARIES, library, net].concat();
+    let why = "no address of this host leads to mlx5_0";
+    let add = "as root: ip addr add ADDR/24 dev ens1";
+    let lines = with_devices(&[], &[roce], &more);
+    finds(&lines, &format!("BAD     address: {why}"), add);
 }
 
 /// A device file cannot be given before the kernel makes it.

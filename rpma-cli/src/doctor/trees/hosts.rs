@@ -114,8 +114,8 @@ fn a_port_of_infiniband_whose_interface_has_no_address() {
     ] {
         hca.push((format!("{at}/{file}"), text.to_owned()));
     }
-    let found = "BAD     address: no address of this host leads to mlx4_0 (the last attempt: rdma_bind_addr failed: No such \
-                 device (os error 19))";
+    let found = "BAD     address: no address of this host leads to mlx4_0 (the attempt by 192.0.2.3: rdma_bind_addr failed: \
+                 No such device (os error 19))";
     let add = "as root: ip addr add ADDR/24 dev ib0";
     host(&[], &[hca], &[MODULES, CM, VERBS], found, add);
 }
