@@ -213,7 +213,7 @@ fn open_target(exam: &mut Exam<'_>, target: &str) -> Vec<Finding> {
     let mut devices = Vec::new();
     match open_one(exam.host, &mut devices, target) {
         Ok(()) => keep(exam, devices),
-        Err(error) => vec![wrong(exam, target).unwrap_or_else(|| refused(exam, target, error))],
+        Err(error) => vec![wrong(exam, target).unwrap_or_else(|| refused(exam, target, &error))],
     }
 }
 
@@ -242,12 +242,26 @@ fn wrong(exam: &Exam<'_>, target: &str) -> Option<Finding> {
     } else {
         return None;
     };
-    let others = match can_be_opened(&exam.host.facts) {
-        true => addresses_of(try_all(exam).0),
-        false => Vec::new(),
-    };
-    let remedy = remedies::other_address(&others);
-    Some(Finding::bad(CHECK, format!("{target} {text}"), remedy))
+    Some(instead(exam, format!("{target} {text}")))
+}
+
+/// For a target that leads to no device: an address that leads to one, or the remedy of a device
+/// without such an address.
+fn instead(exam: &Exam<'_>, found: String) -> Finding {
+    let facts = &exam.host.facts;
+    if !can_be_opened(facts) {
+        return Finding::bad(CHECK, found, remedies::other_address(&[]));
+    }
+    let (opened, failed) = try_all(exam);
+    let others = addresses_of(opened);
+    let devices = facts.devices.iter().filter(|device| device.can_serve());
+    match devices.min_by_key(|device| !device.is_ready()) {
+        Some(device) if others.is_empty() => {
+            let (why, remedy) = why_not(facts, device, own_of(device, &failed));
+            Finding::bad(CHECK, format!("{found}, and {why}"), remedy)
+        }
+        _ => Finding::bad(CHECK, found, remedies::other_address(&others)),
+    }
 }
 
 /// A target that is neither an address nor a host: a wrong name, or a network interface.
@@ -286,23 +300,22 @@ fn without_scope(exam: &Exam<'_>, target: &str, found: &[IpAddr]) -> Option<Find
 }
 
 /// An address of this host that opens no device.
-fn refused(exam: &Exam<'_>, target: &str, error: rpma::Error) -> Finding {
-    let reason = remedies::reason(&error);
+fn refused(exam: &Exam<'_>, target: &str, error: &rpma::Error) -> Finding {
+    let reason = remedies::reason(error);
     let found =
         format!("{target} is an address of this host, and leads to no RDMA device ({reason})");
     let facts = &exam.host.facts;
     let own = facts.devices.iter().find(|device| device.has(target));
-    // The failures are about addresses that nobody has asked for.
-    let others = addresses_of(try_all(exam).0);
+    let (opened, failed) = try_all(exam);
+    let others = addresses_of(opened);
     // Of several devices, nobody knows to which one the address leads.
     let device = match &facts.devices[..] {
         [device] if others.is_empty() => Some(device),
         _ => own,
     };
-    let tried = (target, error);
     let (found, remedy) = match (device, unusable_node(facts, None)) {
         (Some(device), _) => {
-            let (why, remedy) = why_not(facts, device, own.map(|_| &tried));
+            let (why, remedy) = why_not(facts, device, own_of(device, &failed));
             (format!("{found}: {why}"), remedy)
         }
         (None, Some(node)) => (found, remedies::node(node, facts)),

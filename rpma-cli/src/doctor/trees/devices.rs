@@ -339,6 +339,23 @@ fn a_device_with_an_address_needs_no_other() {
             &format!("BAD     address: {found} ({attempt})"),
             &unknown,
         );
+        // The address of another interface is no reason to add one either.
+        let other: Tree<'_> = &[
+            ADDRESS[0],
+            ADDRESS[2],
+            (
+                "proc/net/fib_trie",
+                "|-- 192.0.2.2\n/32 host LOCAL\n|-- 198.51.100.7\n/32 host LOCAL\n",
+            ),
+        ];
+        let target = format!(
+            "198.51.100.7 is an address of this host, and leads to no RDMA device ({failed}): {found}"
+        );
+        finds(
+            &on(&["198.51.100.7"], &[other, library]),
+            &format!("BAD     address: {target}"),
+            &unknown,
+        );
         // Without an address.
         finds(
             &on(&[], &[library, &[("sys/class/net/ens1/flags", "0x1003")]]),
@@ -348,9 +365,10 @@ fn a_device_with_an_address_needs_no_other() {
     }
 }
 
-/// Promise: the link-local gid of RoCE is no address without its interface.
+/// Promise: the operator learns that the device has no address, whichever target is planned. The
+/// link-local gid of RoCE is no address without its interface.
 #[test]
-fn a_link_local_gid_is_not_tried() {
+fn a_planned_target_gets_the_remedy_of_the_device_without_an_address() {
     let net: Tree<'_> = &[("sys/class/net/ens1/flags", "0x1003")];
     let library: Tree<'_> = &[("usr/lib64/libibverbs/libmlx5-rdmav34.so", "")];
     let gid = "sys/class/infiniband/mlx5_0/ports/1/gids/0".to_owned();
@@ -359,6 +377,25 @@ fn a_link_local_gid_is_not_tried() {
     let more = [KERNEL, LIBRARIES, library, net].concat();
     let why = "no address of this host leads to mlx5_0";
     let add = "as root: ip addr add ADDR/24 dev ens1";
+    for (target, text) in [
+        ("192.0.2.20", "is not an address of this host"),
+        (
+            "fe80::ac5e:45ff:fe77:a001",
+            "is not an address of this host",
+        ),
+        (
+            "fe80::ac5e:45ff:fe77:a001%ens1",
+            "is not an address of this host",
+        ),
+        (
+            "127.0.0.1",
+            "is the loopback address, which belongs to no RDMA device",
+        ),
+    ] {
+        let lines = with_devices(&[target], &[roce.clone()], &more);
+        let found = format!("BAD     address: {target} {text}, and {why}");
+        finds(&lines, &found, add);
+    }
     let lines = with_devices(&[], &[roce], &more);
     finds(&lines, &format!("BAD     address: {why}"), add);
 }
