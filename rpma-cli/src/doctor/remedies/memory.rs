@@ -73,11 +73,8 @@ fn of_regions(facts: &Facts, wanted: &Wanted<'_>) -> Option<String> {
             "as root: ndctl create-namespace --mode=devdax --region={name}. It makes a device-DAX"
         ));
     }
-    if let Some(Dimm { name, .. }) = dimms.iter().find(|dimm| dimm.is_locked) {
-        return Some(format!(
-            "{name} is locked by its passphrase. As root, with its key: ndctl load-keys; ndctl enable-dimm {name}; \
-             ndctl enable-region all"
-        ));
+    if let Some(remedy) = unlock(dimms) {
+        return Some(remedy);
     }
     if let Some(Region { name, .. }) = regions.iter().find(|region| !region.is_enabled) {
         return Some(format!("as root: ndctl enable-region {name}"));
@@ -92,6 +89,24 @@ fn of_regions(facts: &Facts, wanted: &Wanted<'_>) -> Option<String> {
         (Some(file), _) => Some(file),
         (None, device) => device.or_else(|| no_region(dimms, regions)),
     }
+}
+
+/// For all locked modules: a region needs each of its modules.
+fn unlock(dimms: &[Dimm]) -> Option<String> {
+    let locked = dimms.iter().filter(|dimm| dimm.is_locked);
+    let names: Vec<&str> = locked.map(|dimm| &*dimm.name).collect();
+    let found = match names[..] {
+        [] => return None,
+        [name] => format!("{name} is locked by its passphrase. As root, with its key"),
+        _ => format!(
+            "{} are locked by their passphrases. As root, with their keys",
+            names.join(", ")
+        ),
+    };
+    Some(format!(
+        "{found}: ndctl load-keys; ndctl enable-dimm {}; ndctl enable-region all",
+        names.join(" ")
+    ))
 }
 
 /// Memory that another use has, or had: each command takes it away from that.

@@ -315,6 +315,13 @@ fn modules_without_memory_have_their_commands() {
     let unlock = "nmem0 is locked by its passphrase. As root, with its key: ndctl load-keys; ndctl enable-dimm nmem0; \
                   ndctl enable-region all";
     of_memory(&[], &[locked], NOT_GIVEN, unlock);
+    let second: Tree<'_> = &[
+        ("sys/bus/nd/devices/nmem1/security", "locked"),
+        ("sys/bus/nd/devices/nmem2/security", "unlocked"),
+    ];
+    let unlock = "nmem0, nmem1 are locked by their passphrases. As root, with their keys: ndctl load-keys; ndctl \
+                  enable-dimm nmem0 nmem1; ndctl enable-region all";
+    of_memory(&[], &[locked, second], NOT_GIVEN, unlock);
     let apart: Tree<'_> = &[
         ("sys/bus/nd/devices/nmem0/security", "disabled"),
         ("sys/bus/nd/devices/nmem1/", ""),
