@@ -135,7 +135,9 @@ fn without_device(adapter: &Adapter, facts: &Facts) -> String {
     if adapter.is_loaded {
         return format!(
             "{interface} is an adapter, and its module {module} has made no device: `devlink dev param show` shows \
-             whether it is off (enable_roce, enable_rdma). If it is on, {LOG}"
+             whether enable_roce or enable_rdma is false, and its DEV and MODE. If so, as root: devlink dev param set \
+             DEV name NAME value true cmode MODE; for the mode driverinit, also devlink dev reload DEV, which \
+             interrupts its network for a moment. Otherwise, {LOG}"
         );
     }
     if facts.absent.contains(module) {

@@ -194,8 +194,10 @@ fn a_host_without_a_device_gets_its_own_names() {
         none,
         load,
     );
-    let off = "enp5s0 is an adapter, and its module mlx5_ib has made no device: `devlink dev param show` shows whether it is \
-               off (enable_roce, enable_rdma). If it is on, look for the cause in the kernel's log, as root: dmesg";
+    let off = "enp5s0 is an adapter, and its module mlx5_ib has made no device: `devlink dev param show` shows whether \
+               enable_roce or enable_rdma is false, and its DEV and MODE. If so, as root: devlink dev param set DEV name NAME \
+               value true cmode MODE; for the mode driverinit, also devlink dev reload DEV, which interrupts its network for a \
+               moment. Otherwise, look for the cause in the kernel's log, as root: dmesg";
     let loaded: Tree<'_> = &[("sys/module/mlx5_ib/", "")];
     let built_in: Tree<'_> = &[
         ("proc/sys/kernel/osrelease", "6.12.1"),
