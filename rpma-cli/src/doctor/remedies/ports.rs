@@ -91,7 +91,8 @@ pub(in crate::doctor) fn no_address(device: &RdmaDevice, facts: &Facts) -> Strin
         (Some(Interface { name, .. }), _) => format!("as root: ip addr add ADDR/24 dev {name}"),
         (None, None) if device.ports.iter().any(is_infiniband) => {
             let load = format!(
-                "as root: modprobe ib_ipoib. It makes a network interface of {}, which needs an address (ip addr add)",
+                "as root: modprobe ib_ipoib. It makes a network interface of {}, such as ib0, which needs, as root: ip \
+                 link set ib0 up, and ip addr add ADDR/24 dev ib0",
                 device.name
             );
             or_other_kernel(facts, "ib_ipoib", load)

@@ -142,7 +142,8 @@ fn an_interface_without_an_address_has_the_remedy_of_its_state() {
                      doctor)";
     let pod =
         "ib7 is in the network of the host: give the pod the host's network (hostNetwork: true)";
-    let none = "as root: modprobe ib_ipoib. It makes a network interface of mlx5_3, which needs an address (ip addr add)";
+    let none = "as root: modprobe ib_ipoib. It makes a network interface of mlx5_3, such as ib0, which needs, as root: ip \
+                link set ib0 up, and ip addr add ADDR/24 dev ib0";
     let nspawn = "start the container without --private-network";
     for (interface, container, remedy) in [
         (Some(interface(Some(true), false)), None, up),
