@@ -201,7 +201,8 @@ fn alignment(exam: &Exam<'_>, path: &Path) -> Option<Finding> {
     })
 }
 
-/// Good if the processor can make data durable there. Without a device, that is not looked at.
+/// Good if the processor can make data durable there. Without a device, persistent memory is not
+/// judged.
 fn persistence_domain(exam: &Exam<'_>, map: &PmemMap) -> Finding {
     const CHECK: &str = "persistence domain";
     let found = match map.persistence_domain() {
@@ -212,6 +213,9 @@ fn persistence_domain(exam: &Exam<'_>, map: &PmemMap) -> Finding {
     match device.map(|device| durable::detected(device, map, Ddio::On)) {
         Some(cfg) if cfg.get_processor_persists() => Finding::good(CHECK, found),
         Some(_) if map.is_pmem() => Finding::note(CHECK, found).with_remedy(remedies::OTHER_DOMAIN),
+        None if map.is_pmem() => {
+            Finding::unseen(CHECK, format!("{found}; no device to judge it with"))
+        }
         _ => Finding::note(CHECK, found),
     }
 }

@@ -128,6 +128,17 @@ fn addresses(ended: &Ended) -> Result<Vec<String>> {
     Ok(addresses.split(", ").map(Into::into).collect())
 }
 
+/// Promise: memory of a host whose device was not opened has no limit that is a note.
+#[test]
+fn memory_without_a_device_is_not_judged() -> Result {
+    let ended = rpma(&["doctor", "198.51.100.7", "--memory", DAX])?;
+    assert_eq!(ended.status, Some(1), "{ended:#?}");
+    let line = ended.line("persistence domain: ")?;
+    assert!(line.starts_with("unseen  "), "{line}");
+    assert!(line.ends_with("; no device to judge it with"), "{line}");
+    Ok(())
+}
+
 /// The faults of the first hour that need no device: each is named with its remedy.
 #[test]
 fn a_wrong_target_is_named_with_its_remedy() -> Result {
