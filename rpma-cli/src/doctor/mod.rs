@@ -221,7 +221,9 @@ impl Exam<'_> {
             Outcome::Good => {
                 let serving = self.devices.iter().filter(|device| !device.refuses);
                 let places: Vec<_> = serving.map(ToString::to_string).collect();
-                let meaning = if self.is_visible_only {
+                let meaning = if self.args.memory.is_none() {
+                    ". Durable data needs persistent memory: name it with --memory"
+                } else if self.is_visible_only {
                     ". It makes data visible, and not durable"
                 } else {
                     ""

@@ -241,8 +241,12 @@ fn memory_that_was_not_given_has_its_command() -> Result {
     let ended = rpma(&["doctor", "rxe0"])?;
     let remedy = ended.remedy("memory: not looked at")?;
     assert_eq!(remedy, format!("rpma doctor rxe0 --memory {DAX}"));
+    let limited = "Durable data needs persistent memory: name it with --memory";
+    ended.line(limited)?;
     let args: Vec<&str> = remedy.split(' ').skip(1).collect();
-    assert_eq!(rpma(&args)?.status, Some(0));
+    let ended = rpma(&args)?;
+    assert_eq!(ended.status, Some(0));
+    assert!(!ended.stdout.contains(limited), "{ended:#?}");
     Ok(())
 }
 
