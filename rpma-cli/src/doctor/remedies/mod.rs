@@ -183,8 +183,9 @@ fn refused_node(path: &str, by_rule: bool, facts: &Facts) -> String {
         Some(container) => refused_in_container(container, facts.user, &chmod),
         None if by_rule => UNIT_RULE.replace("PATH", path),
         None => format!(
-            "this user needs the right to read and write it. rdma-core's udev rules give it to everybody (as root: \
-             {chmod}, until the next boot)"
+            "this user needs the right to read and write it. The kernel gives it to everybody, and a udev rule of this \
+             host may limit it (/etc/udev/rules.d): change the rule, or add the user to the group that it names. As root, \
+             until the next boot: {chmod}"
         ),
     }
 }

@@ -95,6 +95,28 @@ fn permissions_are_no_rule_of_a_container() {
     }
 }
 
+/// Promise: the remedy lasts. The kernel makes these files with the mode 0666.
+#[test]
+fn a_device_file_that_is_limited_has_its_rule() {
+    let access = Access::Refused {
+        reason: "denied".into(),
+        by_rule: false,
+    };
+    let path = "/dev/infiniband/uverbs0".to_owned();
+    let node = Node {
+        path,
+        device: None,
+        access,
+    };
+    let remedy = super::node(&node, &Facts::default());
+    for part in [
+        "a udev rule of this host may limit it (/etc/udev/rules.d)",
+        "As root, until the next boot: chmod 666 /dev/infiniband/uverbs0",
+    ] {
+        assert!(remedy.contains(part), "{remedy}");
+    }
+}
+
 #[test]
 fn soft_roce_gets_an_interface_of_this_host() {
     let facts = Facts {
