@@ -52,8 +52,8 @@ fn mount_with_dax(namespace: &Namespace) -> Option<String> {
         .map(|mount| format!("umount {}; ", quoted(&mount.place)))
         .collect();
     Some(format!(
-        "{place} is mounted without DAX. As root, when no program uses it: {}mount -o dax {source} {}. Its files stay, \
-         and one of them can be named",
+        "{place} is mounted without DAX. As root, when no program uses it: {}mount -o dax {source} {}. Its files stay. \
+         Then name one of them with --memory, and add dax to the options in /etc/fstab",
         unmount.concat(),
         quoted(place)
     ))

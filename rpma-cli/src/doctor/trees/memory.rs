@@ -269,7 +269,7 @@ fn files_come_before_the_loss_of_data() {
     )];
     let remedy = or(
         "/srv/log is mounted without DAX. As root, when no program uses it: umount /srv/log; umount /second; mount -o dax \
-         /dev/pmem3 /srv/log. Its files stay, and one of them can be named",
+         /dev/pmem3 /srv/log. Its files stay. Then name one of them with --memory, and add dax to the options in /etc/fstab",
         &format!("{IN_USE}/dev/pmem3 is mounted on /srv/log; /dev/pmem3 is mounted on /second"),
     );
     of_memory(&[], &[&fsdax(twice)], NOT_GIVEN, &remedy);
