@@ -254,8 +254,8 @@ mod tests {
         let limit = |host: &mut doctor::Host| host.facts.locked_memory.limit = Some(DAX_LEN as u64);
         let (outcome, text) = examine(&["--memory", "MEMORY"], limit);
         assert_eq!(outcome, Outcome::Bad);
-        let found =
-            "BAD     registration: the memory has 64 KiB, and this process may lock only 64 KiB";
+        let found = "BAD     registration: the memory has 64 KiB, and this process may lock only 64 KiB, with a page of \
+                     rpma's own";
         assert!(text.contains(found), "{text}");
         assert!(text.contains("memlock unlimited"), "{text}");
         assert!(text.contains("unseen  durable: on rxe0"), "{text}");

@@ -247,7 +247,8 @@ fn limit(exam: &Exam<'_>, map: &PmemMap) -> Option<Finding> {
     }?;
     // In the unit of `ulimit -l`.
     let found = format!(
-        "the memory has {} KiB, and this process may lock only {} KiB: a program that registers all of it fails",
+        "the memory has {} KiB, and this process may lock only {} KiB, with a page of rpma's own: a program that \
+         registers all of it fails",
         map.len().div_ceil(1024),
         limit >> 10
     );
