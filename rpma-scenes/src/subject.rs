@@ -56,10 +56,12 @@ pub trait Log: Send + Sync + 'static {
     fn read_all(&self) -> impl Future<Output = Result<Vec<Record>>> + Send;
 
     /// Forgets the records before that of a position, which [`append`](Self::append) has returned.
+    /// After `Ok`, their room can be used again.
     ///
     /// # Errors
     ///
-    /// The outcome is unknown, or the log cannot do that: see [`Ability::Truncates`].
+    /// The outcome is unknown, and the records may be read or not. Or the log cannot do that: see
+    /// [`Ability::Truncates`].
     fn truncate(&self, to: u64) -> impl Future<Output = Result<()>> + Send {
         async move { Err(format!("no record before {to} can be forgotten").into()) }
     }

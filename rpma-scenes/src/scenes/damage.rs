@@ -9,7 +9,7 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
     vec![Scene {
         name: "damage",
         promise: "If a bit flips in the cache lines of a record on one server, the log opens with all records, as they \
-                  were appended.",
+                  were appended, while all servers run.",
         needs: &[GoesOn, DetectsDamage],
         play: damage,
     }]

@@ -213,11 +213,16 @@ async fn lap<S: Subject>(world: &World<S>, writer: &Writer<S>) {
     let Shape {
         longest, records, ..
     } = *world.shape();
+    // A log may have room for a number of records, of any length.
+    let mut before = writer.read().await.len();
     let mut positions = VecDeque::new();
     for _ in 0..records * 3 / 2 {
         positions.push_back(writer.append(longest).await);
-        if positions.len() > records - 3 {
-            positions.pop_front();
+        if before + positions.len() > records - 3 {
+            if before == 0 {
+                positions.pop_front();
+            }
+            before = 0;
             writer.truncate(positions[0]).await;
         }
     }
