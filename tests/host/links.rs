@@ -100,7 +100,7 @@ fn targets(text: &str) -> Vec<String> {
 }
 
 fn is_absolute(target: &str) -> bool {
-    target.starts_with("https://") || target.starts_with("http://")
+    matches!(target.split_once("://"), Some(("http" | "https", _)))
 }
 
 /// The documentation in a file of code.
