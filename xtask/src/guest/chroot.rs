@@ -136,17 +136,20 @@ pub(crate) fn lend_dependencies(workspace: &Workspace) -> Result<()> {
     }
     // Cargo writes a fingerprint after the files that it is of. So a build beside us lends no part.
     for part in [".fingerprint", "build", "deps"] {
-        let (from, to) = (from.join(part), to.join(part));
-        fs::create_dir_all(&to)?;
+        let (from, into) = (from.join(part), to.join(part));
+        fs::create_dir_all(&into)?;
         let mut copy = Command::new("cp");
-        copy.arg("-a").arg("-t").arg(&to);
+        copy.arg("-a").arg("-t").arg(into);
         for entry in fs::read_dir(&from)? {
             let name = entry?.file_name();
             if is_of_dependency(&name.to_string_lossy(), part) {
                 copy.arg(from.join(name));
             }
         }
-        output(&mut copy)?;
+        // A temporary file of that build is gone: then everything is compiled here.
+        if output(&mut copy).is_err() {
+            return Ok(fs::remove_dir_all(&to)?);
+        }
     }
     Ok(())
 }
