@@ -401,12 +401,17 @@ impl Shared {
         };
         match there {
             Err(_) if self.cfg.fault() == Fault::UnknownIsDone => Ok(()),
-            Err(why) if self.cfg.fault() == Fault::TakesPlace => {
-                self.state.change(|state| state.give_back(at, end));
-                Err(unknown(at, why))
-            }
-            there => there.map_err(|why| unknown(at, why)),
+            there => there.map_err(|why| self.unknown(at, end, why)),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn unknown(&self, at: u64, end: u64, why: LogError) -> LogError {
+        if self.cfg.fault() == Fault::TakesPlace {
+            self.state.change(|state| state.give_back(at, end));
+        }
+        unknown(at, why)
     }
 
     /// Waits for the copies of the caller's own commit, and acknowledges them. `false`: the limit has
