@@ -400,18 +400,19 @@ impl Shared {
             }
         };
         match there {
-            Err(_) if self.cfg.fault() == Fault::UnknownIsDone => Ok(()),
-            there => there.map_err(|why| self.unknown(at, end, why)),
+            Ok(()) => Ok(()),
+            Err(why) => self.unknown(at, end, why),
         }
     }
 
     #[cold]
-    #[inline(never)]
-    fn unknown(&self, at: u64, end: u64, why: LogError) -> LogError {
-        if self.cfg.fault() == Fault::TakesPlace {
-            self.state.change(|state| state.give_back(at, end));
+    fn unknown(&self, at: u64, end: u64, why: LogError) -> Result<(), LogError> {
+        match self.cfg.fault() {
+            Fault::UnknownIsDone => return Ok(()),
+            Fault::TakesPlace => self.state.change(|state| state.give_back(at, end)),
+            _ => {}
         }
-        unknown(at, why)
+        Err(unknown(at, why))
     }
 
     /// Waits for the copies of the caller's own commit, and acknowledges them. `false`: the limit has
