@@ -30,7 +30,7 @@ pub(crate) const LIMITS: [(&str, &str, u64); 7] = [
     ("awaited_set_commit", "by_hand_set_commit", 600),
     // The checksum is 158 of them, and of the next ones.
     ("log_append", "log_append_set", 1400),
-    ("log_append_blocking", "log_append_blocking_set", 2100),
+    ("log_append_blocking", "log_append_blocking_set", 2120),
 ];
 
 pub(crate) fn run(addr: &str) -> Outcome {
