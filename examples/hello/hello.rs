@@ -21,8 +21,8 @@ pub fn serve(peer: &Peer, ep: &Ep, path: &str) -> Result<Mr<PmemMap>> {
     let platform = PeerCfg::detect(&map, peer, Ddio::On)?;
     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
     let memory = Mr::reg(peer, map, usage)?;
-    // The client gets the address and the key of the memory.
     let request = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
+    // The client gets the address and the key of the memory.
     let conn = request.establish(Offer::new(&platform).add_region(&memory), LIMIT)?;
     // The client works with the memory, and then ends the connection.
     conn.wait_ended(LIMIT)?;
