@@ -1,7 +1,7 @@
+//! [`Counters`]: the numbers of a connection, for a program's monitoring.
 //!
 //! No number is taken back, not even the bytes of a post that the device has refused: a monitoring
 //! system takes a smaller value for a restart.
-//! [`Counters`]: what a connection has done so far, in numbers, for a program's monitoring.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,7 +1,7 @@
+//! [`Posted`]: the name of one posted operation, by which a wait finds its completion.
 //!
 //! The program's own `op_context` cannot be that name, because it need not be unique: after a
 //! time-out, an older operation with the same number could end the wait for a newer one.
-//! [`Posted`]: the name of one posted operation, by which a wait finds its completion.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -35,7 +35,6 @@ impl Posted {
         }
     }
 
-    /// The connection that posted it.
     #[inline(always)]
     pub(crate) fn conn(self) -> ConnId {
         self.conn
