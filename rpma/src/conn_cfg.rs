@@ -302,10 +302,10 @@ impl ConnCfg {
     /// another library, such as librpma, uses it for its own messages.
     ///
     /// The default is 7, as in librpma. With it, an operation may wait for ever for a live program
-    /// that takes no message. No other default lets an operation wait for ever. If the peer's
-    /// program has ended, or its host is gone, [`set_retry_count`](Self::set_retry_count) limits
-    /// the wait. A finite default would fail operations if the other program is slow to take its
-    /// messages. A server that sends to clients that it does not trust sets a finite count.
+    /// that takes no message. If the peer's program has ended, or its host is gone,
+    /// [`set_retry_count`](Self::set_retry_count) limits the wait. A finite default would fail
+    /// operations if the other program is slow to take its messages. A server that sends to
+    /// clients that it does not trust sets a finite count.
     ///
     /// # Errors
     ///
@@ -397,9 +397,8 @@ impl ConnCfg {
     /// Ends the connection when the peer gives no sign of life for this time. With `None`, the
     /// default, a lost host of the peer is not noticed while no operation is in flight.
     ///
-    /// Set it in a program that only serves, or that has endless retries
-    /// ([`set_retry_count`](Self::set_retry_count)). The connection then ends if the peer's host
-    /// has no power, stands still, or is cut off. Each side sets its own. The time counts from
+    /// Set it in a program that only serves, or that has endless retries ([dead
+    /// peers](crate::guide::failures#dead-peers)). Each side sets its own. The time counts from
     /// [`ConnEvent::Established`](crate::ConnEvent::Established).
     ///
     /// # Promise
@@ -440,9 +439,8 @@ impl ConnCfg {
     ///
     /// # Limits
     ///
-    /// * The answer comes from the peer's device. If the peer's program is stopped and its host
-    ///   lives, the device answers for ever. Only an answer of the program itself shows that the
-    ///   program works.
+    /// * The answer comes from the peer's device, for ever if the peer's program is stopped and
+    ///   its host lives.
     /// * A probe is executed after the operations before it, and a slow operation delays it. So
     ///   while operations are in flight, some completion must come within three quarters of the
     ///   time.
@@ -487,8 +485,9 @@ impl ConnCfg {
     /// wait sleeps as soon as the queues are empty, and leaves the processor to others.
     ///
     /// On an [adapter](crate#terms) a completion comes a few microseconds after the post. A wait
-    /// that polls for this time finds it without a system call. [Performance](crate::guide::performance#polling-before-the-sleep)
-    /// has a way to find a value, and its price.
+    /// that polls for this time finds it without a system call.
+    /// [Performance](crate::guide::performance#polling-before-the-sleep) has a way to find a value,
+    /// and its price.
     ///
     /// These waits poll for so long: [`Conn::wait_for`](crate::Conn::wait_for),
     /// [`Conn::write_durable`](crate::Conn::write_durable), [`Conn::next`](crate::Conn::next), and
@@ -499,9 +498,8 @@ impl ConnCfg {
     /// [`Conn::close`](crate::Conn::close). In `rpma-async` no task polls in this way.
     ///
     /// A wait keeps its limit and the steps of a keep-alive, and holds no lock while it polls. It
-    /// reads the clock once in 32 polls. It takes the events of the connection only before and after
-    /// it polls, so it notices an end at most this time later. On a simulated clock, 32 polls take 1
-    /// µs.
+    /// takes the events of the connection only before and after it polls, so it notices an end at
+    /// most this time later. On a simulated clock, 32 polls take 1 µs.
     pub fn set_spin(&mut self, time: Duration) -> &mut Self {
         self.spin = time;
         self

@@ -65,11 +65,10 @@ use crate::verbs::{
 ///
 /// # How it is posted
 ///
-/// It is posted as a chain of work requests with `ibv_post_send`. If it has a native flush or a
-/// native atomic write, it is posted between `ibv_wr_start` and `ibv_wr_complete` instead. Gathers
-/// in such a batch are still posted with `ibv_post_send`: the other call, `ibv_wr_set_sge_list`,
-/// sends wrong lengths on soft-RoCE before rdma-core 64. So such a batch is posted in several
-/// parts, each with its own doorbell.
+/// It is posted as a chain of work requests with `ibv_post_send`, or between `ibv_wr_start` and
+/// `ibv_wr_complete` if it has a native flush or a native atomic write. Gathers in such a batch
+/// are still posted with `ibv_post_send`, so it is posted in several parts, each with its own
+/// doorbell.
 #[must_use = "nothing is sent before `post`"]
 // In this order: if a zero came after the requests, the compiler would make zeros of all of them.
 #[repr(C)]
@@ -390,7 +389,7 @@ impl<'a, const N: usize> Sink<'a> for &mut Batch<'a, N> {
 }
 
 impl Conn {
-    /// Posts all operations, or no operation. Not inlined, so that it exists once.
+    /// Not inlined, so that it exists once.
     #[inline(never)]
     pub(super) fn post_batch(&self, requests: Written<'_>, bytes: u64) -> Result<u64, PostRefusal> {
         match requests.forms() {

@@ -2,9 +2,7 @@
 //! comparisons. What is wrong with another one is a [`Fault`], and its text is made in a cold
 //! function.
 //!
-//! A second path for usual operations saved 12 instructions of a write, and checked everything
-//! twice. It is gone. These rules keep the one path cheap (the numbers are instructions of a
-//! write):
+//! These rules keep the one path cheap (the numbers are instructions of a write):
 //!
 //! * A result is in two registers: its error is a number or a box. An error that is written
 //!   through a pointer keeps the whole result in memory (20).
@@ -34,7 +32,6 @@ use crate::mr::{MrSlice, MrUsage, RemoteSlice, Tag, require};
 use crate::peer_cfg::Durable;
 use crate::verbs::LocalBuffer;
 
-/// What is wrong with an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
     /// Too many local parts.
@@ -131,7 +128,6 @@ impl Conn {
         Ok(len)
     }
 
-    /// Which atomic write it is.
     #[inline(always)]
     pub(super) fn check_atomic_write(
         &self,
@@ -214,7 +210,6 @@ impl Conn {
         ensure(len <= limit.into(), Fault::TooLong(len, flags))
     }
 
-    /// Refuses immediate data, before anything is posted, where the transport has none.
     #[inline]
     pub(super) fn check_immediate(&self) -> Result<()> {
         ensure(!self.queues.peer.is_iwarp(), Fault::Immediate).map_err(|fault| *self.wrong(fault))
@@ -247,7 +242,6 @@ impl Conn {
         })
     }
 
-    /// The error of an operation that is not posted.
     #[cold]
     #[inline(never)]
     pub(super) fn wrong(&self, fault: Fault) -> Box<Error> {
@@ -318,7 +312,6 @@ impl Conn {
         }
     }
 
-    /// The error of a persistent flush that would not make data durable.
     #[cold]
     fn not_durable(&self) -> Error {
         let durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
@@ -342,7 +335,6 @@ impl Conn {
     }
 }
 
-/// The error of an operation that needs a fence where there is none.
 #[cold]
 fn no_fence(why: &str, then: &str) -> Error {
     Error::not_supported(format!(

@@ -17,7 +17,6 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 /// The same on iWARP, where a request that was posted in the error state may never complete.
 /// soft-iWARP has flushed all by the end of the call that changes the state.
 const FLUSH_LIMIT_OF_IWARP: Duration = Duration::from_millis(20);
-/// Between two looks at the queues.
 const PAUSE: Duration = Duration::from_micros(200);
 
 impl Conn {
@@ -30,8 +29,8 @@ impl Conn {
     /// acknowledged all operations. It posts an operation of 0 bytes as a marker, and answers come
     /// in order: a write, or on iWARP a read ([which completions are
     /// answers](Self#which-completions-are-answers)). A slot of the send queue is kept for the
-    /// marker. No operation can be posted meanwhile. Then the method disconnects and frees everything. Receives that were posted and
-    /// not used come back as failed completions.
+    /// marker. No operation can be posted meanwhile. Then the method disconnects and frees
+    /// everything. Receives that were posted and not used come back as failed completions.
     ///
     /// Let only one side end a connection. A peer that disconnects at once after the last message
     /// may be gone before it acknowledges the marker. Then this fails although no message was lost.

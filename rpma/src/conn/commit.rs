@@ -143,8 +143,7 @@ impl Conn {
         }
     }
 
-    /// In a box, as [`commit_any`](Self::commit_any): a call that writes a whole result, or an
-    /// error, makes the usual result a place in memory.
+    /// In a box: [`super::check`] has the reason.
     #[cold]
     #[inline(never)]
     fn commit_refused(&self, refusal: PostRefusal, count: u32) -> Box<Error> {
@@ -395,7 +394,6 @@ pub(crate) fn check_parts(parts: &[Part<'_>], pointer: Option<&Pointer>) -> Resu
     Ok(())
 }
 
-/// The same error of this operation of a commit.
 #[cold]
 fn in_words(operation: &str, error: Error) -> Error {
     match error {
@@ -405,5 +403,5 @@ fn in_words(operation: &str, error: Error) -> Error {
     }
 }
 
-/// The flags of all operations but the last one.
+/// The flags of all operations except the last.
 const PLAIN: Flags = Flags::COMPLETION_ON_ERROR;

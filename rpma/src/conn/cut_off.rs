@@ -9,8 +9,7 @@ use crate::hints::Hint;
 use crate::slots::ConnState;
 use crate::verbs::{Freed, Wc};
 
-/// How long the device may take to flush a queue pair in the error state. Devices that work take
-/// less than a millisecond.
+/// Devices that work take less than a millisecond.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 const NOT_CUT_OFF: Hint = &[
     "The peer may still write",
@@ -37,13 +36,12 @@ impl Conn {
     ///
     /// # Limits
     ///
-    /// * It makes no data durable. Bytes that landed before are visible on this host, and may be
-    ///   lost with the power. Persist them ([`Mr::persist`](crate::Mr::persist)) before you rely on
-    ///   them.
-    /// * It does not revoke the key. Another connection of the same [`Peer`](crate::Peer) can still
-    ///   write. Cut off each connection of the writer, and give each writer a `Peer` of its own.
-    /// * A [`Responder`](crate::commit::Responder) still has requests that arrived before.
-    ///   [`Responder::remove`](crate::commit::Responder::remove) discards them. Call it as well.
+    /// * It makes no data durable: persist bytes that landed before
+    ///   ([`Mr::persist`](crate::Mr::persist)) before you rely on them.
+    /// * It does not revoke the key: cut off each connection of the writer, and give each writer a
+    ///   [`Peer`](crate::Peer) of its own.
+    /// * Requests that arrived before stay in a `Responder`: call
+    ///   [`Responder::remove`](crate::commit::Responder::remove) as well.
     ///
     /// Before you cut off a member of a [`Wait`](crate::wait::Wait), take its connection out with
     /// [`Wait::remove`](crate::wait::Wait::remove).

@@ -29,7 +29,6 @@ use crate::failure::Failure;
 use crate::slots::{ConnState, Signs};
 use crate::status::WcStatus;
 
-/// Between two looks at operations that the device flushes.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// When the peer is asked, and when it is gone.
@@ -70,7 +69,6 @@ enum Stage {
     Late,
 }
 
-/// The demand of a [`Rule`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// To look again at this time.
@@ -130,7 +128,6 @@ fn step(keep_alive: Duration) -> Duration {
     (keep_alive / 16).min(LONGEST) * 3
 }
 
-/// The keep-alive of one connection.
 #[derive(Debug)]
 pub(super) struct KeepAlive {
     limit: Duration,
@@ -153,7 +150,6 @@ enum Phase {
     Over,
 }
 
-/// The state of a watched connection.
 #[derive(Debug)]
 enum PeerState {
     /// It is to be looked at again then, if at all.
@@ -399,12 +395,10 @@ mod tests {
             }
         }
 
-        /// The peer gives a sign.
         fn sign(&mut self) {
             self.signs.sends += 1;
         }
 
-        /// Looks at this time, and returns the rule's decision.
         fn look(&mut self, seconds: f64) -> Step {
             self.now = self.start + Duration::from_secs_f64(seconds);
             let step = self.rule.look(self.now, self.signs);
@@ -423,8 +417,6 @@ mod tests {
         }
     }
 
-    /// Promise: silence of D ends the connection, and it ends after three quarters of D at the
-    /// earliest, whenever the last sign came.
     #[test]
     fn the_end_comes_between_three_quarters_of_the_limit_and_the_limit() {
         for tenths in 0..30 {
@@ -466,7 +458,6 @@ mod tests {
         assert_eq!(seen.probes, 100 * 16 / 6 + 1);
     }
 
-    /// Promise: a look that comes too early has no effect.
     #[test]
     fn looks_before_the_time_change_nothing() {
         let mut seen = Seen::new();
@@ -506,7 +497,6 @@ mod tests {
         }
     }
 
-    /// Promise: a program that looks only now and then notices at its fourth look.
     #[test]
     fn a_program_that_looks_seldom_notices_at_the_fourth_look() {
         let mut seen = Seen::new();
@@ -516,7 +506,6 @@ mod tests {
         assert_eq!(seen.look(240.0), Step::End);
     }
 
-    /// Promise: no limit is too long for the clock.
     #[test]
     fn the_longest_limit_is_possible() {
         let now = Instant::now();

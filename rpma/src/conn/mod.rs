@@ -61,9 +61,9 @@ use crate::verbs::{
 ///
 /// # The life of a connection
 ///
-/// 1. **Establish.** A client makes a [`ConnReq`](crate::ConnReq) and connects it. A server takes
-///    the request from its [`Ep`](crate::Ep) and accepts it. Both then wait for the connection
-///    ([`wait_established`](Self::wait_established)).
+/// 1. **Establish.** A client connects a [`ConnReq`](crate::ConnReq), and a server accepts the
+///    request from its [`Ep`](crate::Ep). Both then [wait](Self::wait_established) for the
+///    connection.
 /// 2. **Write.** The owner of the memory sends its descriptor, for example as private data
 ///    ([`get_private_data`](Self::get_private_data)). The other side makes an
 ///    [`MrRemote`](crate::MrRemote) from it, and posts a [`write`](Self::write) to a part of it.
@@ -95,7 +95,7 @@ use crate::verbs::{
 ///
 /// [`wait_established`](Self::wait_established) takes the connection and returns it.
 /// [`close`](Self::close), [`cut_off`](Self::cut_off) and [`delete`](Self::delete) consume it. All
-/// other methods take `&self`: threads may post, poll and wait for events at the same time.
+/// other methods take `&self`.
 ///
 /// # Dropping
 ///
@@ -104,10 +104,9 @@ use crate::verbs::{
 /// shared receive queue, a message may have arrived only in part. So the drop waits until the
 /// device has returned the receive of that message, for at most 0.1 s.
 ///
-/// On soft-RoCE the drop may take some seconds after the peer's host has lost its power. The
-/// kernel still holds packets for that host, because it waits for the host's hardware address, and
-/// these packets hold the queue pair. It gives up after 3 s by default (`mcast_solicit` and
-/// `retrans_time_ms` of the neighbour table).
+/// On soft-RoCE the drop may take some seconds after the peer's host has lost its power, because
+/// packets that wait for the host's hardware address hold the queue pair. The kernel gives up
+/// after 3 s by default (`mcast_solicit` and `retrans_time_ms` of the neighbour table).
 ///
 /// On iWARP a connection may be dropped, deleted or cut off before the peer has answered. Then a
 /// thread frees its objects when the kernel permits it: at the latest after TCP has given up, which
@@ -179,8 +178,9 @@ use crate::verbs::{
 ///
 /// # Threads
 ///
-/// Threads post to a queue one after the other, under its lock. Events are taken under the lock of
-/// the event channel, so that each goes to one thread.
+/// Threads may post, poll and wait for events at the same time. They post to a queue one after the
+/// other, under its lock. Events are taken under the lock of the event channel, so that each goes
+/// to one thread.
 pub struct Conn {
     queues: Queues,
     short: Short,
@@ -219,14 +219,12 @@ impl NotAccepted {
 }
 
 impl Conn {
-    /// Asks the peer for the connection.
     pub(crate) fn connect(queues: Queues, param: ConnParam<'_>) -> Result<Self> {
         let conn = Self::new(queues, OnceLock::new())?;
         conn.queues.qp.connect(param)?;
         Ok(conn)
     }
 
-    /// Accepts the peer's request, with which `private_data` came.
     pub(crate) fn accept(
         queues: Queues,
         private_data: Box<[u8]>,
@@ -301,7 +299,6 @@ impl Conn {
         Ok(())
     }
 
-    /// Whether it is not established yet, nor refused.
     pub(crate) fn is_connecting(&self) -> bool {
         self.queues.slots.is_connecting()
     }
@@ -314,10 +311,10 @@ impl Conn {
     /// # Errors
     ///
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no event.
-    /// [`Error::Provider`] if `rdma_get_cm_event` fails. [`Error::Provider`] also if the call
-    /// establishes the connection and cannot set up its queue pair (`ibv_modify_qp`,
-    /// `ibv_query_qp`). The connection then takes no operations. On iWARP it is [`Error::Provider`]
-    /// if `rdma_connect` fails with an errno that is no event.
+    /// [`Error::Provider`] if `rdma_get_cm_event` fails, or on iWARP if `rdma_connect` fails with
+    /// an errno that is no event. It is the same if the call establishes the connection and cannot
+    /// set up its queue pair (`ibv_modify_qp`, `ibv_query_qp`): then the connection takes no
+    /// operations.
     #[doc(alias = "rpma_conn_next_event")]
     pub fn next_event(&self) -> Result<ConnEvent> {
         self.event_until(Deadline::Never)
@@ -461,7 +458,6 @@ impl Conn {
         Ok(Some(event))
     }
 
-    /// The bound of one look at its queues.
     pub(crate) fn budget(&self) -> Budget {
         let Queues { cq, rcq, .. } = &self.queues;
         let entries = |cq: &Cq| cq.queue().entries();
@@ -665,7 +661,6 @@ impl Conn {
         self.queues.qp.set_nonblocking(on)
     }
 
-    /// Its name in this process.
     pub(crate) fn id(&self) -> ConnId {
         self.queues.slots.id()
     }
@@ -679,7 +674,6 @@ impl Conn {
         self.queues.slots.free_sends()
     }
 
-    /// How many slots the send queue has.
     pub(crate) fn send_slots(&self) -> u32 {
         self.queues.slots.depths().0
     }
@@ -732,7 +726,6 @@ impl Conn {
         self.queues.slots.failure()
     }
 
-    /// The error of an operation after its end.
     pub(crate) fn closed(&self) -> Error {
         self.queues.slots.closed()
     }
@@ -740,9 +733,8 @@ impl Conn {
     /// Returns the numbers of posted requests, of their bytes, of full queues and of failures since
     /// the connection was made.
     ///
-    /// It takes no lock and makes no system call, so that a thread may call it at any time beside
-    /// threads that post and poll. Each number is exact: threads write it one after the other, or
-    /// add to it atomically. But the numbers are read one after the other, not at one moment.
+    /// It takes no lock and makes no system call. The numbers are exact, but read one after the
+    /// other, not at one moment.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.queues.slots.counters()
@@ -796,14 +788,11 @@ impl Conn {
         self.queues.slots.quiet_from().and_then(Deadline::instant)
     }
 
-    /// Whether a failure, a failed call or an event has ended it.
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
         self.queues.slots.has_ended()
     }
 
-    /// Whether the time of [`quiet_from`](Self::quiet_from) has come. A wait asks before its last
-    /// look.
     pub(crate) fn is_quiet(&self) -> bool {
         self.queues.slots.is_quiet()
     }
@@ -861,11 +850,11 @@ impl Conn {
         self.queues.qp.disconnect()
     }
 
-    /// Drops the connection, and returns an error if an object could not be freed. If you only need
-    /// to know whether the peer can still write, use [`cut_off`](Self::cut_off). If there are other
-    /// handles of a queue, the queue is freed with the last of them. If the queue pair cannot be
-    /// destroyed, it is moved to the error state, if possible. Otherwise the peer may still write:
-    /// see [`cut_off`](Self::cut_off). A drop does the same.
+    /// Drops the connection, and returns an error if an object could not be freed. If you only
+    /// need to know whether the peer can still write, use [`cut_off`](Self::cut_off). If there are
+    /// other handles of a queue, the queue is freed with the last of them. If the queue pair
+    /// cannot be destroyed, it is moved to the error state, if possible. Otherwise the peer may
+    /// still write. A drop does the same.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! [`Conn::next`]: one wait for everything that a connection may have to say. For many connections:
+//! [`Conn::next`]: one wait for all completions and events of a connection. For many connections:
 //! [`Wait`](crate::wait::Wait).
 //!
 //! It polls before it sleeps and after it has taken an event. Taking an event arms the queue again,
@@ -97,26 +97,24 @@ impl Conn {
     /// again until the call returns [`Error::TimedOut`]. If the connection fails early, its flushed
     /// receives may be returned before [`ConnEvent::Established`].
     ///
-    /// It works with queues that share a channel or have one each, and with or without a queue for
-    /// receives. It does not return receives that complete in a shared
-    /// receive queue's own queue: wait for them with [`Srq::get_rcq`](crate::Srq::get_rcq).
+    /// It does not return receives that complete in a shared receive queue's own queue: wait for
+    /// them with [`Srq::get_rcq`](crate::Srq::get_rcq).
     ///
-    /// A connection on a [`CompletionChannel`](crate::CompletionChannel) is an error here. So is a
-    /// member of a [`Wait`](crate::wait::Wait): use [`Wait::next`](crate::wait::Wait::next) for
-    /// it. For other waits, see [which wait to
+    /// A member of a [`Wait`](crate::wait::Wait) needs [`Wait::next`](crate::wait::Wait::next).
+    /// For other waits, see [which wait to
     /// use](crate::guide::completion_events#which-wait-to-use).
     ///
-    /// If the host of a peer is gone or cut off, only an operation that fails shows it. If a
-    /// keep-alive is set ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)), the
-    /// library probes the peer, and the call also returns the end of an idle connection.
+    /// If the peer's host is gone, the call returns the end of an idle connection only with a
+    /// keep-alive ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)), which probes the
+    /// peer.
     ///
     /// # Errors
     ///
     /// [`Error::TimedOut`] when the limit has passed. [`Error::NotConnected`] if the device has
     /// reported an error of the queue pair, or the keep-alive has ended the connection, and the
     /// queues are empty. [`Error::InvalidArgument`] if there is no room for a completion, if the
-    /// connection is on a [`CompletionChannel`](crate::CompletionChannel), or if the queue for
-    /// receives gives events for solicited completions only
+    /// connection is on a [`CompletionChannel`](crate::CompletionChannel) or a member of a `Wait`,
+    /// or if the queue for receives gives events for solicited completions only
     /// ([`Notify::Solicited`](crate::Notify::Solicited)). [`Error::Provider`] if `ibv_poll_cq`,
     /// `ibv_get_cq_event`, `ibv_req_notify_cq`, `rdma_get_cm_event` or `poll` fails, or as
     /// [`next_event`](Self::next_event).
@@ -230,7 +228,6 @@ impl Conn {
         Ok(taken? || event)
     }
 
-    /// Takes the events of the connection that are there.
     pub(crate) fn take_events(&self) -> Result<()> {
         for _ in 0..EVENTS {
             match self.event_now() {
@@ -243,7 +240,6 @@ impl Conn {
         Ok(())
     }
 
-    /// The error of a connection for which no completion comes any more.
     pub(crate) fn end_of_waits(&self) -> Result<()> {
         self.queues.slots.end_of_waits().map_or(Ok(()), Err)
     }
@@ -274,7 +270,6 @@ impl Conn {
         self.channels().map(EventsGone::from)
     }
 
-    /// Refuses a connection that cannot be watched beside others.
     pub(crate) fn can_be_watched(&self) -> Result<()> {
         self.channels()?;
         self.queues.slots.bell().fd().map(drop)
@@ -310,7 +305,6 @@ impl Conn {
         Ok((taken, bell || event))
     }
 
-    /// The descriptor of its device's events.
     pub(crate) fn device_fd(&self) -> PollFd<'_> {
         let channel = self.queues.cq.queue().channel();
         PollFd::from_borrowed_fd(channel.device_fd(), PollFlags::IN)
@@ -382,7 +376,6 @@ impl Conn {
         channel.is_none() && (cq.is_shared() || rcq.as_ref().is_some_and(Cq::is_shared))
     }
 
-    /// Completions, if there are any.
     fn look(&self, wcs: &mut [Wc]) -> Result<Option<Next>> {
         let queues = &self.queues;
         let mut both = [Some(&queues.cq), queues.rcq.as_ref()];

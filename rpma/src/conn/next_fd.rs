@@ -86,7 +86,6 @@ impl Conn {
         }
     }
 
-    /// The queues are empty.
     pub(super) fn is_empty_now(&self) {
         if let Some(fd) = self.next_fd.get() {
             fd.put_out();

@@ -252,16 +252,15 @@ impl Conn {
     /// new ones. It sees the new ones only when all flushes that were posted earlier on this
     /// connection are done.
     ///
-    /// So a program may post four operations one after the other: the write of a record, its
-    /// flush, the atomic write of a pointer to the record, and the flush of the pointer. The
-    /// pointer never shows a record that is not there. An ordinary [`write`](Self::write) of the
-    /// pointer would have to wait for the completion of the first flush (see [what is
-    /// ordered](Conn#order)). The atomic write itself is not persistent before it is flushed.
+    /// So a program may post the write of a record, its flush, the atomic write of a pointer to
+    /// it, and the flush of the pointer, one after the other: the pointer never shows a record
+    /// that is not there ([a log](crate::guide::persistence#the-order-of-things-a-log)). The
+    /// atomic write itself is not persistent before it is flushed.
     ///
     /// If the device has its own atomic write, the completion is a
     /// [`WcOpcode::ATOMIC_WRITE`](crate::WcOpcode::ATOMIC_WRITE). Otherwise it is an ordinary
-    /// write ([`WcOpcode::RDMA_WRITE`](crate::WcOpcode::RDMA_WRITE)). Then the 8 bytes arrive as
-    /// one unit, because the peer's hardware works in this way. Verbs does not guarantee it. The
+    /// write ([`WcOpcode::RDMA_WRITE`](crate::WcOpcode::RDMA_WRITE)), whose 8 bytes arrive as one
+    /// unit because the peer's hardware works in this way: verbs does not guarantee it. The
     /// operation needs [`MrUsage::WRITE_DST`](crate::MrUsage::WRITE_DST).
     ///
     /// On a connection with fallback flushes, which are reads, every atomic write carries a fence.
@@ -311,20 +310,20 @@ impl Conn {
     /// flush by reading, although this side's device has its own flush. It is necessary in these
     /// cases:
     ///
-    /// * The peer's device has no native flush. It refuses a native flush, and the connection
-    ///   breaks. The two sides cannot detect this by themselves.
-    /// * soft-RoCE on a network that loses packets. soft-RoCE (up to Linux 7.3 at least) sends a
-    ///   lost native flush or atomic write again with a wrong address. The connection then fails
-    ///   with a remote access error.
+    /// * The peer's device has no native flush. It refuses one, and the connection breaks. The two
+    ///   sides cannot detect this by themselves.
+    /// * soft-RoCE on a network that [loses
+    ///   packets](crate::guide::failures#lost-packets-on-soft-roce). It sends a lost native flush
+    ///   or atomic write again with a wrong address, and the connection fails.
     /// * soft-RoCE, if a message may have to wait for a receive. soft-RoCE then sends the
     ///   operations after the message again, with the same error. If the peer posts its receives
     ///   before the messages come, the native flush works. [`ConnReq::recv`](crate::ConnReq::recv)
     ///   posts them before the connection exists.
     ///
-    /// The fallback needs a region that the peer has registered for reading. rpma registers every
-    /// region with a flush type in this way. A C program on a device with native flush must add
-    /// `RPMA_MR_USAGE_READ_SRC`. Over soft-RoCE the fallback makes data durable only if the peer's
-    /// caches are in its persistence domain (eADR).
+    /// The fallback needs a region that the peer has registered for reading, as rpma does with
+    /// every region that has a flush type. A C program may have to add a right ([the two
+    /// forms](crate::guide::persistence#the-two-forms-of-a-flush)). Over soft-RoCE the fallback
+    /// makes data durable only if the peer's caches are in its persistence domain (eADR).
     ///
     /// # Errors
     ///

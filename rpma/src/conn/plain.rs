@@ -1,7 +1,6 @@
 //! The operations of a new program: without flags, and without a number of the program.
 //!
-//! Ported programs find their operations by the number (`op_context`), as in librpma. A new program
-//! has the name of each operation ([`Posted`]), so it needs no number; and the flags follow from
+//! The name of an operation ([`Posted`]) takes the place of the number, and the flags follow from
 //! the operation: a program waits for reads, sends and flushes, and a completed flush also answers
 //! for the writes before it.
 

@@ -46,7 +46,6 @@ pub(super) struct Short {
 
 #[derive(Debug)]
 struct Settings {
-    /// Whether flushes are the device's own, and atomic writes.
     native: NativeOps,
     /// Unknown before the connection is open: then it takes no operation.
     reads: Option<bool>,
@@ -98,7 +97,6 @@ impl Short {
         }
     }
 
-    /// The connection is open, and the peer serves reads or not.
     pub(super) fn open(&self, reads: bool) {
         self.set(|settings| settings.reads = Some(reads));
     }
@@ -152,7 +150,6 @@ impl Short {
             .store(atomic_writes as u8, Ordering::Relaxed);
     }
 
-    /// The flushes with a promise that can be kept.
     pub(super) fn promised(&self) -> MrUsage {
         MrUsage::from_bits_retain(self.promised.load(Ordering::Relaxed))
     }
@@ -162,7 +159,6 @@ impl Short {
         self.reads.load(Ordering::Relaxed)
     }
 
-    /// The flushes that keep their promise and that a device serves.
     #[inline(always)]
     pub(super) fn flushes(&self) -> MrUsage {
         MrUsage::from_bits_retain(self.flushes.load(Ordering::Relaxed))
@@ -182,7 +178,6 @@ impl Short {
         }
     }
 
-    /// The flags of a request.
     #[inline(always)]
     pub(super) fn flags(&self, flags: Flags) -> SendFlags {
         if flags.fence() {
@@ -240,7 +235,6 @@ impl Conn {
             .fits(self.queues.tags.write_src, MrUsage::WRITE_SRC)
     }
 
-    /// The longest write.
     #[inline(always)]
     pub(super) fn longest_message(&self) -> u64 {
         self.queues.limits.message.into()

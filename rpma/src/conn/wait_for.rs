@@ -71,9 +71,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// * [`Error::TimedOut`] when the limit has passed. The operation goes on: the device still
-    ///   uses its memory, and its outcome is unknown until its completion or the end of the
-    ///   connection. Wait for it again, or drop the connection.
+    /// * [`Error::TimedOut`] when the limit has passed. The operation goes on, and the device
+    ///   still uses its memory: wait for it again, or drop the connection.
     /// * [`Error::Operation`] if the operation failed. If it was only flushed, the error is the
     ///   [`reason`](Self::reason) of the connection's end. It is [`Error::Operation`] of another
     ///   operation, [`Error::Provider`] after a failed post, [`Error::NotConnected`] after an error
@@ -162,7 +161,6 @@ impl Conn {
         self.wait_longer(posted, number, limit, other)
     }
 
-    /// The wait with sleeps.
     fn wait_longer(
         &self,
         posted: Posted,
@@ -185,7 +183,6 @@ impl Conn {
             .and_then(|wc| self.outcome(&wc))
     }
 
-    /// The result of the completion that was waited for.
     fn outcome(&self, wc: &Wc) -> Result<Wc> {
         let slots = &self.queues.slots;
         wc.result().map_err(|failure| {
@@ -211,7 +208,6 @@ impl Conn {
         }
     }
 
-    /// Why this operation cannot be waited for.
     #[cold]
     #[inline(never)]
     fn not_awaited(&self, posted: Posted) -> Error {
@@ -284,7 +280,6 @@ impl Conn {
     }
 }
 
-/// The result of a look for an operation's completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Looked {
     /// It is there, and has succeeded.

@@ -24,9 +24,8 @@ use crate::queues::Queues;
 use crate::refusal::MAX_REJECT_DATA;
 use crate::verbs::{CmId, ConnParam, IncomingRequest};
 
-/// The bytes of private data in a request to connect.
 const MAX_CONNECT_DATA: usize = 56;
-/// The bytes in an answer. Accepting with more makes the kernel reject the request.
+/// Accepting with more makes the kernel reject the request.
 const MAX_ACCEPT_DATA: usize = 196;
 /// librdmacm puts the device's limit in the place of this value (`RDMA_MAX_INIT_DEPTH`).
 const MAX_READS: u8 = 0xFF;
@@ -59,7 +58,6 @@ enum Direction {
 
 /// The limits of a request in one direction.
 struct Terms {
-    /// Bytes of private data.
     max_data: usize,
     /// The name of the call in errors.
     call: &'static str,
@@ -131,9 +129,8 @@ impl ConnReq {
     /// `peer` without blocking, use an address of this host ([`Peer::at`]).
     ///
     /// The kernel gives up on an address and on a route after [`ConnCfg::set_timeout`], and then
-    /// the descriptor is readable. If the peer does not answer the request, the kernel gives up
-    /// only after more than a minute, on soft-iWARP after 10 s. So the loop needs its own limit for
-    /// the answer.
+    /// the descriptor is readable. Its limit for the peer's answer is longer
+    /// ([`Conn::wait_established`]), so the loop needs one of its own.
     ///
     /// ```no_run
     /// use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Error, Peer, Result};
@@ -200,7 +197,6 @@ impl ConnReq {
         })
     }
 
-    /// The [`Peer`] on which the connection is made.
     pub(crate) fn peer(&self) -> &Peer {
         &self.queues.peer
     }
@@ -210,7 +206,6 @@ impl ConnReq {
         self.queues.qp.alive()
     }
 
-    /// Whether the connection will flush natively.
     pub(crate) fn flushes_natively(&self) -> bool {
         self.queues.qp.native_ops().flush
     }
@@ -256,8 +251,8 @@ impl ConnReq {
     ///
     /// On iWARP the kernel may wait for the peer in `rdma_connect`, so a thread makes that call. A
     /// failure comes from [`Conn::next_event`] as well:
-    /// [`ConnEvent::Rejected`](crate::ConnEvent::Rejected) if nobody listens. [`Conn`](Conn#dropping)
-    /// has the rule for a connection that is dropped meanwhile.
+    /// [`ConnEvent::Rejected`](crate::ConnEvent::Rejected) if no program listens.
+    /// [`Conn`](Conn#dropping) has the rule for a connection that is dropped meanwhile.
     ///
     /// `private_data` travels with the request (up to 56 bytes) or with the answer (up to 196).
     /// `&[]` sends none. InfiniBand and RoCE pad the data with zeros to the full length. So data of
@@ -304,7 +299,7 @@ impl ConnReq {
         self.connect(&private_data)?.wait_established(limit)
     }
 
-    /// Accepts an incoming request. The caller has checked the length of the private data.
+    /// The caller has checked the length of the private data.
     pub(crate) fn accept(self, private_data: &[u8]) -> Result<Conn, NotAccepted> {
         let param = self.param(private_data);
         Conn::accept(self.queues, self.private_data, param)
@@ -385,7 +380,7 @@ pub(crate) fn not_connected(error: Error, req: Option<ConnReq>) -> GivenBack<Opt
     GivenBack { error, object }
 }
 
-/// Refuses more private data than `limit`. `call` is the name of the call in the error.
+/// Its error names `call`.
 pub(crate) fn check_private_data(data: &[u8], limit: usize, call: &str) -> Result<()> {
     if data.len() <= limit {
         return Ok(());
