@@ -20,19 +20,16 @@ pub(super) struct Counts {
 }
 
 impl ConnSlots {
-    /// An operation or a receive completed with this error.
     #[cold]
     pub(crate) fn count_failed(&self, status: WcStatus) {
         count(&self.counts.failed[Counters::place_of(status)]);
     }
 
-    /// A probe of the keep-alive was not answered.
     #[cold]
     pub(super) fn count_lost_probe(&self) {
         count(&self.counts.probes_lost);
     }
 
-    /// A post was refused because this queue is full.
     #[cold]
     pub(super) fn count_full(&self, queue: Queue) {
         match queue {

@@ -40,7 +40,6 @@ impl Kind {
     /// The bits of a `wr_id` that have the number.
     pub(super) const NUMBER: u32 = 61;
 
-    /// The `wr_id` of the request with this number.
     #[inline]
     pub(crate) fn wr_id(self, number: u64) -> u64 {
         (self as u64) << Self::NUMBER | number

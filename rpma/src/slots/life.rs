@@ -38,7 +38,6 @@ use crate::verbs::Deadline;
 /// peer's disconnect reach this host by different ways.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Whether a connection takes operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum ConnState {
@@ -72,17 +71,14 @@ pub(super) struct Life {
     failure: Mutex<Option<Failure>>,
     /// The error for which the library disconnected.
     failed_call: OnceLock<Error>,
-    /// The event with which it ended.
     event: OnceLock<ConnEvent>,
     /// The time after which no completion is expected. Once it is set, the end is known.
     quiet: OnceLock<Deadline>,
-    /// The device has given the queue pair up.
     is_given_up: AtomicBool,
     /// The keep-alive ended it.
     is_silent: AtomicBool,
     /// This side has asked for the end, or has answered it.
     has_disconnected: AtomicBool,
-    /// Rings when completions may be missing from then on.
     bell: Bell,
 }
 
@@ -156,7 +152,6 @@ impl ConnSlots {
         self.end(state);
     }
 
-    /// Ends the connection, for this reason.
     #[cold]
     pub(crate) fn fail(&self, failure: impl Into<Failure>) {
         let failure = failure.into();
@@ -184,7 +179,6 @@ impl ConnSlots {
         self.finish(ConnState::Closed);
     }
 
-    /// This side disconnects.
     pub(crate) fn disconnects(&self) {
         self.life.has_disconnected.store(true, Ordering::Relaxed);
     }
@@ -193,7 +187,7 @@ impl ConnSlots {
         self.life.has_disconnected.load(Ordering::Relaxed)
     }
 
-    /// The connection has ended with this event. Returns whether it is the first one.
+    /// Returns whether this is the first event of an end.
     pub(crate) fn ended_with(&self, event: &ConnEvent) -> bool {
         let is_first = self.life.event.set(event.clone()).is_ok();
         self.finish(ConnState::Closed);
@@ -217,7 +211,6 @@ impl ConnSlots {
         &self.life.bell
     }
 
-    /// The first failure, or the one that explains it.
     pub(crate) fn failure(&self) -> Option<Failure> {
         *self.life.lock_failure()
     }
@@ -231,12 +224,10 @@ impl ConnSlots {
         self.life.state()
     }
 
-    /// Whether the keep-alive ended it.
     pub(crate) fn is_silent(&self) -> bool {
         self.life.is_silent.load(Ordering::Acquire)
     }
 
-    /// Whether it takes no operations yet.
     pub(crate) fn is_connecting(&self) -> bool {
         self.life.state() == ConnState::Connecting
     }
@@ -253,12 +244,12 @@ impl ConnSlots {
         self.life.quiet.get().is_some()
     }
 
-    /// The time from which no completion is to be expected any more.
     pub(crate) fn quiet_from(&self) -> Option<Deadline> {
         self.life.quiet.get().copied()
     }
 
-    /// Whether that time has come. A wait asks before its last look.
+    /// Whether the time of [`Conn::quiet_from`](crate::Conn::quiet_from) has come. A wait asks
+    /// before its last look.
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet_from().is_some_and(Deadline::has_passed)
     }
@@ -343,8 +334,6 @@ mod tests {
         WcFailure::for_test(wr_id, WcStatus::WR_FLUSH_ERR)
     }
 
-    /// Promise: a thread that finds a connection over finds the cause and the time, whenever it
-    /// looks.
     #[test]
     fn the_end_comes_after_its_cause() {
         for _ in 0..500 {
@@ -368,7 +357,6 @@ mod tests {
         }
     }
 
-    /// Promise: a flushed operation explains no end, and is explained by it.
     #[test]
     fn a_flushed_operation_is_no_cause() {
         let of = |slots: &ConnSlots| (slots.reason(), slots.reason_of(flushed(7)));

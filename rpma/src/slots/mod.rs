@@ -12,9 +12,9 @@
 //!
 //! The library owns the `wr_id`: the kind of a request in 3 bits ([`Kind`]), and in 61 its number
 //! in a [`Ring`] or, for a shared receive queue, in a [`Pool`]. The entry of that number has the
-//! program's `op_context`, which goes back into the completion when it is polled. No request has to
-//! be guessed. In a failed completion only the `wr_id` and the status are valid, and they identify
-//! a send, a receive, or a marker of [`Conn::close`](crate::Conn::close).
+//! program's `op_context`, which goes back into the completion when it is polled. In a failed
+//! completion only the `wr_id` and the status are valid, and they identify a send, a receive, or a
+//! marker of [`Conn::close`](crate::Conn::close).
 //!
 //! Each queue has a lock for posting ([`Ring`], [`Pool`]), and each completion queue one for
 //! polling ([`Cq`](crate::Cq)). A thread that takes several takes them in this order: the
@@ -59,7 +59,6 @@ use crate::verbs::{CallFailed, PostError};
 /// to wait.
 pub(crate) type PostResult = Option<Result<u64, NotPosted<CallFailed>>>;
 
-/// The slots of one connection.
 #[derive(Debug)]
 pub(crate) struct ConnSlots {
     id: ConnId,
@@ -112,7 +111,6 @@ impl ConnSlots {
         }
     }
 
-    /// The connection's name in this process.
     pub(crate) fn id(&self) -> ConnId {
         self.id
     }
@@ -123,7 +121,6 @@ impl ConnSlots {
         (posted.conn() == self.id).then(|| posted.number())
     }
 
-    /// The name of the operation with this number.
     #[inline(always)]
     pub(crate) fn name(&self, number: u64, completes: bool) -> Posted {
         Posted::new(self.id, number, completes)
@@ -155,7 +152,6 @@ impl ConnSlots {
         self.send.is_due()
     }
 
-    /// Notes how a marker has completed.
     #[cold]
     pub(crate) fn marker_came(&self, marker: Kind, status: WcStatus) {
         let (came, succeeded) = marker.marker_bits();

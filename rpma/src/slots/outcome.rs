@@ -19,7 +19,6 @@ impl PostRefusal {
     const ENDED: u32 = 4;
     const CALL_FAILED: u32 = 5;
     const CALL_REFUSED: u32 = 6;
-    /// The bits of these.
     const KINDS: u32 = 7;
 
     /// One of the kinds above, with the bits of a call.

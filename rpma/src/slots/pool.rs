@@ -125,13 +125,11 @@ impl Pool {
         self.entries.len() as u32
     }
 
-    /// Takes the lock, to post.
     #[inline(always)]
     pub(crate) fn lock(&self) -> Held<'_> {
         self.lock.acquire()
     }
 
-    /// As [`lock`](Self::lock), if no other thread has it.
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> Option<Held<'_>> {
         self.lock.try_acquire()
@@ -206,7 +204,6 @@ impl Pool {
         refused
     }
 
-    /// To give entries back.
     #[inline(always)]
     pub(crate) fn returning(&self) -> Returning<'_> {
         let held = self.lock.acquire();

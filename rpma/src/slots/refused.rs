@@ -5,7 +5,6 @@ use crate::error::{Error, Queue};
 use crate::failure::POST_ENDED_IT;
 
 impl ConnSlots {
-    /// The error of a receive.
     #[cold]
     #[inline(never)]
     pub(crate) fn receive_refused(&self, refusal: PostRefusal, count: u32) -> Error {

@@ -28,7 +28,6 @@ pub(crate) struct Ring {
     /// Held by the thread that posts: for the order of posting, and for all fields except `done`
     /// and `contexts`.
     posting: Lock,
-    /// The number of the next request.
     next: AtomicU64,
     /// The number after that of the last request that gives a completion when it succeeds.
     signaled: AtomicU64,
@@ -55,7 +54,6 @@ pub(crate) struct Ring {
 /// Requests that are posted together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
-    /// How many.
     pub(crate) count: u32,
     /// How many of them up to the last one that gives a completion when it succeeds; 0 without one.
     pub(crate) signaled: u32,
@@ -123,7 +121,6 @@ impl Ring {
         Self::starting_at(0, depth, extra)
     }
 
-    /// As [`new`](Self::new), with this as its first number.
     pub(crate) fn starting_at(first: u64, depth: u32, extra: u32) -> Self {
         Self {
             posting: Lock::new(),
@@ -140,7 +137,6 @@ impl Ring {
         }
     }
 
-    /// A request that the device refuses ends it.
     pub(crate) fn ending(mut self) -> Self {
         self.ends = true;
         self
@@ -378,12 +374,10 @@ impl Ring {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The number of the next request.
     pub(crate) fn next_number(&self) -> u64 {
         self.next.load(Ordering::SeqCst)
     }
 
-    /// The number of the first request that is not done.
     pub(crate) fn done(&self) -> u64 {
         self.done.load(Ordering::Acquire)
     }

@@ -238,7 +238,6 @@ fn a_batch_has_its_last_completion_anywhere() {
     assert_eq!(device.fill(true), 6);
 }
 
-/// A batch takes all its entries or no entry: one that does not fit takes none.
 #[test]
 fn a_batch_that_does_not_fit_takes_nothing() {
     let device = Device::new(3);
@@ -364,7 +363,6 @@ fn nobody_posts_behind_a_failed_post() {
     }
 }
 
-/// Promise: after a failed post no thread posts, even before the connection has ended.
 #[test]
 fn nobody_posts_before_a_failed_post_has_ended_the_connection() {
     let device = Device::new(4);
@@ -385,7 +383,6 @@ fn nobody_posts_before_a_failed_post_has_ended_the_connection() {
     assert!(error.expect_err("failed").is_errno(Errno::NOMEM));
 }
 
-/// A receive that the device refuses has no effect on the next one.
 #[test]
 fn a_refused_receive_ends_nothing() {
     let slots = ConnSlots::new(1, 4);
@@ -603,7 +600,6 @@ fn the_failure_is_the_one_that_explains_the_others() {
     assert!(matches!(slots.failure(), Some(Failure::Operation(failure)) if failure.wr_id == 2));
 }
 
-/// An error that the data path carries as a word comes back unchanged.
 #[test]
 fn a_failed_call_is_the_same_in_a_word() {
     for call in CallFailed::each_for_test(Errno::ACCESS) {
