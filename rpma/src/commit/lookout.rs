@@ -35,11 +35,9 @@ use crate::verbs::Deadline;
 pub(super) trait Watched {
     /// The condition for which a thread waits.
     type Wanted: Copy + Send + fmt::Debug;
-    /// The result of a wait.
     type Found;
     /// The part of the state that a sleep needs, without the lock.
     type Sleep;
-    /// The findings of a sleep.
     type Slept;
 
     /// Polls the queues. Returns whether something has changed.
@@ -132,7 +130,6 @@ impl<S: Watched> Inner<S> {
         }
     }
 
-    /// Takes a free seat.
     fn sit(&mut self, wanted: S::Wanted) -> usize {
         let is_free = |seat: &Seat<_>| seat.wanted.is_none();
         let at = self.seats.iter().position(is_free);
@@ -173,7 +170,6 @@ impl<S: Watched> Shared<S> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, when no thread uses it any more.
     pub(super) fn into_inner(self) -> S {
         let inner = self.inner.into_inner();
         inner.unwrap_or_else(PoisonError::into_inner).state
@@ -320,7 +316,6 @@ impl<S: Watched> Drop for Turn<'_, S> {
 
 #[cfg(test)]
 impl<S: Watched> Shared<S> {
-    /// How many threads sit on their seats.
     #[allow(dead_code, reason = "loom's models do not ask")]
     pub(super) fn sitting(&self) -> usize {
         let held = self.lock();

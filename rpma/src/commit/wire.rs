@@ -27,11 +27,8 @@ use crate::mr::MrUsage;
 
 /// The usage of memory that requests name.
 pub(super) const WRITTEN: MrUsage = MrUsage::WRITE_DST.union(MrUsage::FLUSH_TYPE_PERSISTENT);
-/// The most ranges of a request.
 pub(super) const MAX_RANGES: usize = Conn::MAX_COMMIT_PARTS;
-/// The longest request.
 pub(super) const MAX_REQUEST: usize = HEAD + MAX_RANGES * RANGE;
-/// The length of an answer.
 pub(super) const ANSWER: usize = 8;
 
 const HEAD: usize = 32;
@@ -150,7 +147,6 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(eight_at(bytes, at))
 }
 
-/// The answer to the request with this number.
 pub(super) fn answer(number: u32) -> [u8; ANSWER] {
     let [n0, n1, n2, n3] = number.to_le_bytes();
     [b'r', b'A', VERSION, 0, n0, n1, n2, n3]

@@ -8,10 +8,10 @@
 //! commits posted, durable, and released. It keeps no state for each pair of commit and replica.
 //! The outcome of an old commit on a replica is known for as long as the replica has its place.
 //!
-//! A place is a bit of the masks in an [`Outcome`]. A new replica takes a place that no replica
-//! had, and then that of one that was set aside. Its queue pair is destroyed or flushed by then, so
-//! it reads no bytes of the ring. The id has a number that the old id of the place has not. The new
-//! replica begins after the last commit. So a bit of an earlier outcome does not mean this replica.
+//! A place is a bit of the masks in an [`Outcome`]. A replica that was set aside may give its
+//! place to a new one ([`Replicas::add`]): its queue pair is destroyed or flushed by then, so it
+//! reads no bytes of the ring. The new replica has an id of its own and begins after the last
+//! commit, so a bit of an earlier outcome does not mean it.
 
 mod outcome;
 mod replica;
@@ -139,10 +139,9 @@ impl Replicas {
     /// next one on. So the program brings the region up to date before this call.
     ///
     /// The first 64 replicas get the places from 0 on. A later one gets the place of the replica
-    /// that was set aside longest ago, with an id of its own. The set then forgets the earlier
-    /// replica. The earlier id names no replica any more, and a later [`outcome`](Self::outcome)
-    /// does not count the earlier replica's copy. The new replica is in no outcome of an earlier
-    /// commit.
+    /// that was set aside longest ago, with an id of its own. The earlier id then names no replica
+    /// any more, and a later [`outcome`](Self::outcome) does not count the earlier replica's copy.
+    /// The new replica is in no outcome of an earlier commit.
     ///
     /// # Errors
     ///
@@ -158,9 +157,8 @@ impl Replicas {
     ///   failure domain ([`Site`]), or the same region at the same address. One loss of power, or
     ///   of the memory, would lose both copies. The text names both replicas.
     ///
-    /// Only known identities are compared, and unknown ones are logged as a warning: a server sends
-    /// them by [`Offer::set_site`](crate::Offer::set_site). [`site`](Self::site) returns those of a
-    /// replica.
+    /// Only [known identities](crate::guide::persistence#two-copies-must-be-on-two-hosts) are
+    /// compared, and unknown ones are logged as a warning.
     /// [`permit_one_host`](Self::permit_one_host) permits the same host and failure domain, for
     /// tests.
     ///
@@ -187,7 +185,6 @@ impl Replicas {
         Ok(id)
     }
 
-    /// A replica that cannot be compared with others.
     fn warn_of_unknown(&self, id: ReplicaId, writer: &Writer) {
         let site = writer.offer().site();
         let absent = match (site.memory(), site.host()) {
@@ -342,7 +339,6 @@ impl Replicas {
         self.members.iter().filter_map(Replica::writer)
     }
 
-    /// The replicas for which this holds.
     fn ids(&self, is: impl Fn(&Replica) -> bool) -> impl Iterator<Item = ReplicaId> {
         let members = self.members.iter().filter(move |member| is(member));
         members.map(|member| member.id)
@@ -617,7 +613,6 @@ impl Replicas {
         self.of_outcome(outcome, outcome.unknown)
     }
 
-    /// The replicas of a mask of this outcome.
     fn of_outcome(&self, outcome: Outcome, mask: u64) -> impl Iterator<Item = ReplicaId> {
         let id = outcome.commit;
         self.ids(move |member| {
@@ -688,12 +683,10 @@ impl Record<'_> {
     }
 }
 
-/// Whether both are known, and the same.
 fn is_same<T: PartialEq>(one: Option<T>, other: Option<T>) -> bool {
     one.is_some() && one == other
 }
 
-/// The same error of this replica, or of this commit.
 #[cold]
 fn named(name: impl std::fmt::Display, error: Error) -> Error {
     match error {

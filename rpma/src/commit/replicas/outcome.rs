@@ -53,7 +53,6 @@ impl ReplicaId {
         self.index.into()
     }
 
-    /// The bit of its place.
     pub(super) fn mask(self) -> u64 {
         1 << self.index
     }
@@ -105,7 +104,6 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Without replicas.
     pub(super) fn new(commit: CommitId) -> Self {
         Self {
             commit,

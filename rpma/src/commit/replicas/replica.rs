@@ -1,7 +1,4 @@
 //! [`Replica`]: a replica of a set.
-//!
-//! A connection executes commits in their order. So three numbers are all of a replica's state:
-//! up to which commit it has them durable, posted, and released.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -57,7 +54,6 @@ pub(super) struct Beside<'a> {
     pub(super) gone: EventsGone,
 }
 
-/// The state of one commit on one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommitState {
     /// The replica was added later.
@@ -164,7 +160,6 @@ impl Replica {
         writer.is_some_and(|of| of.commits_in_regions(entry.bytes.len))
     }
 
-    /// Checks a commit without posting it.
     pub(super) fn check(&self, entry: &CommitEntry, ring: &RecordRing) -> Result<()> {
         match &self.writer {
             Some(writer) => check(writer, &self.remote, entry, ring),
@@ -250,7 +245,6 @@ impl Replica {
         self.poll_each();
     }
 
-    /// Whether a look is due, after a poll.
     #[inline]
     pub(super) fn is_look_due(&mut self, now: Instant) -> bool {
         let due = |of: &mut Writer| of.is_look_due(now);
@@ -405,12 +399,10 @@ impl Replica {
         Ok(())
     }
 
-    /// Takes its writer out, if it has one.
     pub(super) fn take_writer(&mut self) -> Option<Writer> {
         self.writer.take()
     }
 
-    /// Whether the device has released all bytes of its commits.
     pub(super) fn has_released_all(&self) -> bool {
         self.released >= self.posted
     }

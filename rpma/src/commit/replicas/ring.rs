@@ -20,7 +20,6 @@ pub(super) struct RecordRing {
     entries: VecDeque<CommitEntry>,
     /// The most of them.
     records: usize,
-    /// The number of the last commit.
     last: u64,
     /// The place after the last record.
     head: u64,
@@ -72,7 +71,6 @@ impl RecordRing {
         self.last + 1 - self.entries.len() as u64
     }
 
-    /// A commit with bytes in use.
     pub(super) fn entry(&self, number: u64) -> Option<&CommitEntry> {
         let at = number.checked_sub(self.oldest())?;
         self.entries.get(usize::try_from(at).ok()?)
@@ -125,7 +123,6 @@ impl RecordRing {
         self.last
     }
 
-    /// Frees the bytes of all commits up to this one.
     pub(super) fn free_up_to(&mut self, number: u64) {
         while !self.entries.is_empty() && self.oldest() <= number {
             self.entries.pop_front();
@@ -144,7 +141,6 @@ impl RecordRing {
         self.mr.write_at(self.offset(bytes) + at, data)
     }
 
-    /// The source of a commit.
     pub(super) fn slice(&self, bytes: RecordBytes) -> Result<MrSlice<'_>> {
         let start = self.offset(bytes);
         // A record is not longer than the ring.

@@ -78,11 +78,9 @@ use crate::verbs::Deadline;
 #[derive(Clone)]
 pub struct SharedReplicas(Arc<Shared<Watch>>);
 
-/// The set, for the threads that wait.
 #[derive(Debug)]
 struct Watch(Replicas);
 
-/// The condition for which a thread waits.
 #[derive(Clone, Copy, Debug)]
 enum Wanted {
     /// That so many replicas have this commit, or that they cannot have it any more.
@@ -93,7 +91,6 @@ enum Wanted {
     Everywhere,
 }
 
-/// The sleep of one thread, for all.
 struct Sleep {
     /// The replicas that are able, by their places.
     conns: [Option<(ReplicaId, Arc<Conn>)>; Replicas::MOST],

@@ -91,7 +91,6 @@ impl Replicas {
         outcome.unknown == 0 || !self.lacks_last_look()
     }
 
-    /// The outcome when the limit has passed.
     pub(super) fn outcome_at_the_limit(&self, id: CommitId) -> Outcome {
         let mut outcome = self.outcome(id);
         let posted = |member: &Replica| member.state(id.number()) == CommitState::Posted;
@@ -105,8 +104,8 @@ impl Replicas {
     /// or that cannot be reached any more. `None` before that.
     ///
     /// This is the half of [`settle`](Self::settle) that does not sleep, for [event
-    /// loops](Self#event-loops). An acknowledgement can come up to a second after the end of its connection.
-    /// During this second the result is `None` if `k` copies are still possible.
+    /// loops](Self#event-loops). During the second after the end of a connection, in which an
+    /// acknowledgement can still come, the result is `None` if `k` copies are possible.
     #[inline]
     #[must_use]
     pub fn settled(&self, id: CommitId, k: usize) -> Option<Outcome> {
@@ -197,8 +196,7 @@ impl Replicas {
     }
 
     /// Ends the set without loss: waits until each replica that can take commits has all of them,
-    /// for at most `limit`, and then ends the connections, as [`set_aside`](Self::set_aside). A
-    /// drop ends them at once.
+    /// for at most `limit`, and then ends the connections, as [`set_aside`](Self::set_aside).
     ///
     /// # Errors
     ///

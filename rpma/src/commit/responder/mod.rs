@@ -227,7 +227,6 @@ impl<K: Copy + Ord> Responder<K> {
         is_own
     }
 
-    /// Whether a turn may have something to do.
     pub(crate) fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -323,7 +322,6 @@ impl<K: Copy + Ord> Responder<K> {
     }
 }
 
-/// Ends a client that this side cannot serve.
 #[cold]
 fn failed<K>(conn: &Conn, client: K, error: Error) -> Turn<K> {
     let _ = conn.disconnect();

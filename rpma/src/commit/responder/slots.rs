@@ -48,7 +48,6 @@ pub struct Slots {
     waiting: VecDeque<usize>,
     /// Slots with a receive to post.
     free: VecDeque<usize>,
-    /// How many answers are under way.
     answering: usize,
     /// The number of the last request that was answered.
     served: u32,
@@ -75,9 +74,7 @@ pub(super) enum RequestFault {
 /// The work of one turn for one client.
 #[derive(Debug)]
 pub(super) struct RequestsServed {
-    /// The number of answers.
     pub(super) answers: usize,
-    /// Whether there was work.
     pub(super) worked: bool,
     /// The send queue has no room for the next answer.
     pub(super) full: Option<Error>,
@@ -173,7 +170,6 @@ impl Slots {
         true
     }
 
-    /// The request in a slot.
     fn request(&self, slot: usize, wc: &Wc) -> Result<Request, RequestFault> {
         let mut bytes = [0; RECEIVED];
         let len = match wc.result() {
@@ -294,7 +290,6 @@ impl Slots {
         Ok(())
     }
 
-    /// Answers the oldest request.
     #[cfg_attr(feature = "sim", track_caller)]
     fn answer(&mut self, conn: &Conn) -> Result<()> {
         let Some(&slot) = self.waiting.front() else {

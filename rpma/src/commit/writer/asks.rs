@@ -123,7 +123,6 @@ impl Asks {
     }
 }
 
-/// Checks a commit without posting it.
 pub(super) fn check(limits: Limits, parts: &[Part<'_>], pointer: Option<&Pointer>) -> Result<()> {
     check_parts(parts, pointer)?;
     check_limits(limits, parts)?;
@@ -141,7 +140,6 @@ pub(super) fn check(limits: Limits, parts: &[Part<'_>], pointer: Option<&Pointer
     Ok(())
 }
 
-/// Refuses a commit that the server would refuse.
 fn check_limits(limits: Limits, parts: &[Part<'_>]) -> Result<()> {
     let sum = parts
         .iter()

@@ -45,11 +45,13 @@ use crate::verbs::{Place, Wc};
 ///
 /// # Event loops
 ///
-/// A loop calls [`look`](Self::look) when the descriptor of [`Conn::get_next_fd`] is readable, and at
-/// the time that [`Conn::keep_alive`] returns. Then it calls [`is_over`](Self::is_over): after the
-/// end the writer takes no more commits. With [`Method::Server`](crate::commit::Method::Server), it
-/// calls [`probe`](Self::probe) before the look if no answer has come for 50 ms. A program that
-/// polls the connection by itself hands each completion to [`handle`](Self::handle).
+/// A loop calls [`look`](Self::look) when the descriptor of [`Conn::get_next_fd`] is readable, and
+/// at the time that [`Conn::keep_alive`] returns. Then it calls [`is_over`](Self::is_over): after
+/// the end the writer takes no more commits. With
+/// [`Method::Server`](crate::commit::Method::Server), it calls [`probe`](Self::probe) before the
+/// look if no answer has come for 50 ms, because only a failed operation shows that the peer's
+/// host is gone. A program that polls the connection by itself hands each completion to
+/// [`handle`](Self::handle).
 #[derive(Debug)]
 pub struct Writer {
     /// Of a writer that is shared, or in a set that is shared, the thread that sleeps has it too.
@@ -297,7 +299,6 @@ impl Writer {
         self.lasts[at] = last;
     }
 
-    /// The place of a commit.
     #[inline]
     fn at(&self, number: u64) -> usize {
         number as usize & (self.lasts.len() - 1)
@@ -418,10 +419,6 @@ impl Writer {
     ///
     /// The end of the connection is not an error here: call [`is_over`](Self::is_over) after it.
     ///
-    /// If the host of the peer is gone, [`Method::Server`](crate::commit::Method::Server) detects
-    /// that only by a failed operation. So a loop calls [`probe`](Self::probe) when no answer has
-    /// come for a while. The waits do that by themselves.
-    ///
     /// # Errors
     ///
     /// As [`Conn::next`]. The connection is over then, and waits return this error.
@@ -473,11 +470,11 @@ impl Writer {
     }
 
     /// Returns the outcome of a commit if no wait is needed: it is durable, or a
-    /// [`look`](Self::look) has shown that no acknowledgement comes any more. `None` before that.
+    /// [`look`](Self::look) has shown that no acknowledgement comes any more
+    /// ([`Conn::quiet_from`]). `None` before that.
     ///
     /// This is the half of [`wait`](Self::wait) that does not sleep, for event loops. The error is
-    /// that of the wait. An acknowledgement can come up to a second after the end of the
-    /// connection.
+    /// that of the wait.
     #[inline]
     #[must_use]
     pub fn settled(&self, ticket: Ticket) -> Option<Result<()>> {

@@ -27,8 +27,7 @@ use crate::verbs::Deadline;
 ///
 /// A thread that sleeps here holds no lock, so no `commit` waits for another thread's `wait`. If
 /// several threads wait, one of them sleeps for the events of the connection, and wakes each other
-/// thread when that thread's commit is durable. So a commit wakes its own thread, and no other one
-/// except the next that sleeps for all.
+/// thread when that thread's commit is durable.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -95,7 +94,6 @@ struct Parts {
     shared: Shared<Watch>,
 }
 
-/// The writer, for the threads that wait.
 #[derive(Debug)]
 struct Watch {
     writer: Writer,
@@ -103,7 +101,6 @@ struct Watch {
     is_done: bool,
 }
 
-/// The condition for which a thread waits.
 #[derive(Clone, Copy, Debug)]
 enum Wanted {
     /// That this commit is durable.
@@ -113,7 +110,6 @@ enum Wanted {
     Room,
 }
 
-/// The sleep of one thread, for all.
 #[derive(Debug)]
 struct Sleep {
     conn: Arc<Conn>,
@@ -152,7 +148,6 @@ impl Watch {
         }
     }
 
-    /// Why the connection is over.
     #[cold]
     fn reason(&self) -> Option<Result<()>> {
         self.writer.conn.reason().map(Err)
