@@ -1,8 +1,7 @@
 //! Admitting: a request is judged, the program answers, and the client gets its connection.
 //!
-//! The order of [`Server::admit`] is the promise of this module. Everything is checked before
-//! anything changes. The old connection is cut off before the identity is kept. The identity is
-//! durable before the client is accepted. A client that fails a check has no queues at any time.
+//! The order of [`Server::admit`] is the promise of this module, and everything is checked before
+//! anything changes.
 //!
 //! If the identity were kept first, a cut-off that fails would leave an epoch whose writer was
 //! never accepted. If the client were accepted before both, two writers would have one key, or a
@@ -381,7 +380,6 @@ impl Server {
     }
 }
 
-/// Rejects a request with a reason.
 fn reject(request: Request, refusal: Refusal, error: Option<Error>) -> Cause {
     if let Err(error) = request.reject(&refusal.encode()) {
         log::info!("a client gave up before it was rejected: {error}");

@@ -95,7 +95,6 @@ impl Asked {
         self.peer_addr
     }
 
-    /// That this client was refused.
     pub(super) fn refused(&self, refusal: Refusal, error: Option<Error>) -> Box<Refused> {
         Box::new(Refused {
             refusal,
@@ -150,7 +149,6 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// Whether it is not answered yet.
     pub(super) fn is_open(&self) -> bool {
         self.request.strong_count() > 0
     }

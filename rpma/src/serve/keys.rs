@@ -65,7 +65,6 @@ impl Keys {
         self.by_client.get(&client).copied()
     }
 
-    /// The connection of a key.
     pub(super) fn client(&self, key: u64) -> Option<Client> {
         match self.get(key)?.state {
             KeyState::Connected(client, _) => Some(client),
@@ -77,7 +76,6 @@ impl Keys {
         self.by_client.keys().copied()
     }
 
-    /// How many connections there are.
     pub(super) fn connected(&self) -> usize {
         self.by_client.len()
     }
@@ -130,7 +128,6 @@ impl Keys {
         Ok(())
     }
 
-    /// Puts the entry of a key in the place of an earlier one.
     fn insert(&mut self, key: u64, entry: Key) {
         self.remove(key);
         self.by_peer.insert(entry.peer.key(), key);
@@ -150,7 +147,6 @@ impl Keys {
         }
     }
 
-    /// A client of this key is connected.
     pub(super) fn connect(
         &mut self,
         key: u64,
@@ -208,7 +204,6 @@ impl Keys {
         self.get(key)?.region.as_ref()
     }
 
-    /// Deregisters the region of a key without a connection, and forgets the key's part.
     pub(super) fn release(&mut self, key: u64) -> Result<PmemMap> {
         let Some(entry) = self.by_key.get_mut(&key) else {
             return Err(Error::invalid(format!(

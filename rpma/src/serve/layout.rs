@@ -125,10 +125,10 @@ impl Layout {
     /// memories.
     ///
     /// The directory of the target appears as a whole, after everything else is durable there. So
-    /// an interrupted copy may be repeated, and servers refuse its target until then. A complete copy
-    /// is refused, because a server may have used it. `source` does not change. The target has an
-    /// identity of its own. Behind the bytes of a key, its longer part keeps the bytes that were
-    /// there.
+    /// an interrupted copy may be repeated, and servers refuse its target until then. A complete
+    /// copy is refused, because a server may have used it. `source` does not change. The target
+    /// has an identity of its own. After the bytes of a key, its longer part keeps the bytes that
+    /// were there.
     ///
     /// ```no_run
     /// use rpma::pmem::PmemMap;
@@ -184,7 +184,6 @@ impl Layout {
         }
     }
 
-    /// Refuses memory that is too short.
     pub(super) fn check(&self, all: &PmemMap) -> Result<()> {
         let (has, needed) = (all.len(), self.len());
         if has < needed {
@@ -234,7 +233,6 @@ mod tests {
         }
     }
 
-    /// Promise: a key outside of the layout has no part.
     #[test]
     fn other_keys_have_no_part() {
         let layout = Layout::new(3, 100).expect("fits");

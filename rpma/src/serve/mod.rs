@@ -2,9 +2,8 @@
 //!
 //! Each client has a key, and each key has memory of its own on the server. At most one connection
 //! writes to this memory. A client that dies may come back while its old connection still looks
-//! alive. Another process may also take the client's place. A server must not accept the new writer
-//! while writes of the old one can still land. It must also know the last writer after its own
-//! restart.
+//! alive, or another process may take its place. The server must not accept the new writer while
+//! writes of the old one can still land, and must know the last writer after its own restart.
 //!
 //! A client sends its [`Identity`] with its [`Offer`]. The server's directory keeps the last
 //! identity of each key. The server compares the client's identity with the kept one:
@@ -171,8 +170,6 @@ impl Server {
     /// processor makes nothing durable ([`PeerCfg::get_processor_persists`]). [`Error::Provider`]
     /// if `epoll_create1`, `eventfd2` or `epoll_ctl` fails. The endpoint is dropped then.
     ///
-    /// [`Error::Provider`]: crate::Error::Provider
-    /// [`Error::NotSupported`]: crate::Error::NotSupported
     /// [`PeerCfg::get_processor_persists`]: crate::PeerCfg::get_processor_persists
     pub fn new(ep: Ep, directory: Directory, cfg: &ServerCfg) -> Result<Self> {
         cfg.check()?;
@@ -217,9 +214,6 @@ impl Server {
     /// [`Error::InvalidArgument`] if `wcs` is empty. [`Error::Provider`] if `epoll_wait` or `poll`
     /// fails. A failure of a client is returned as [`Served::Gone`], and a failure of the endpoint
     /// as [`Served::Failed`].
-    ///
-    /// [`Error::Provider`]: crate::Error::Provider
-    /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn next(&mut self, wcs: &mut [Wc], limit: Duration) -> Result<Option<Served>> {
         refuse_no_room(wcs)?;
@@ -424,7 +418,6 @@ impl Server {
         self.end(client, Reason::CutOff)
     }
 
-    /// Destroys a connection.
     fn end(&mut self, client: Client, reason: Reason) -> Option<Gone> {
         let key = self.keys.key_of(client)?;
         let identity = self.directory.get(key)?;
@@ -473,8 +466,6 @@ impl Server {
     /// server lives.
     ///
     /// [`Peer`]: crate::Peer
-    /// [`Error::Provider`]: crate::Error::Provider
-    /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
     pub fn release(&mut self, key: u64) -> Result<PmemMap> {
         self.keys.release(key)
     }

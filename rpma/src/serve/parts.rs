@@ -255,8 +255,6 @@ impl Server {
     /// refused with the reason if that fails. If the memory could not be deregistered, the key has
     /// no part until the program ends. Other keys are served as before. The following call of
     /// [`next`](Self::next) returns the event that this call had to return.
-    ///
-    /// [`ServerCfg::set_answer_limit`]: super::ServerCfg::set_answer_limit
     pub fn answer(&mut self, served: Served) -> Result<Option<Served>> {
         let Some(parts) = &mut self.parts else {
             return Ok(Some(served));

@@ -48,7 +48,6 @@ impl Questions {
         asked
     }
 
-    /// How many are open.
     fn open(&self) -> usize {
         Arc::strong_count(&self.open) - 1
     }
@@ -62,7 +61,6 @@ impl Questions {
         open - usize::from(own.is_some_and(Question::has_share))
     }
 
-    /// Takes out the question of a writer.
     pub(super) fn remove_of(&mut self, writer: &Identity) -> Option<Question> {
         let number = *self.by_writer.get(&writer_of(writer))?;
         self.remove(number)

@@ -24,7 +24,6 @@ pub(in crate::serve) struct Places {
     pub(in crate::serve) first: u64,
     /// The length of each part in bytes.
     pub(in crate::serve) len: u64,
-    /// The number of parts.
     pub(in crate::serve) count: u64,
 }
 
@@ -62,7 +61,6 @@ impl Places {
     }
 }
 
-/// The header of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) slots: u32,
@@ -88,7 +86,6 @@ impl Header {
         bytes
     }
 
-    /// Writes the sums of the bytes.
     pub(super) fn sum(bytes: &mut [u8]) {
         // The format has 1 here, whatever the version is.
         let sum = checksum(&[&MAGIC, &1_u32.to_le_bytes(), &bytes[12..16]]);
@@ -189,7 +186,6 @@ mod tests {
         assert_eq!(identity, 9, "it changes by one store");
     }
 
-    /// Promise: each field of the places is compared by itself, and the error has both numbers.
     #[test]
     fn each_difference_of_the_places_is_named() {
         let Places { first, len, count } = HEADER.places;

@@ -35,7 +35,6 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// The line of this entry in this slot.
     pub(super) fn encode(&self, slot: u32) -> Bytes {
         let Identity {
             key,
@@ -76,7 +75,6 @@ impl Line {
     }
 }
 
-/// The contents of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
     Free,
@@ -217,7 +215,6 @@ mod tests {
             let _ = Slot::decode(&[line(0), line(1)], slot);
         }
 
-        /// Each word of a line that is torn shows, whatever the line had before.
         #[test]
         fn a_torn_line_is_not_valid(old: [u64; 3], new: [u64; 3], words in 1..255_u8) {
             let line = |number, [key, epoch, instance]: [u64; 3]| Entry {

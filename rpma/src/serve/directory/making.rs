@@ -191,9 +191,8 @@ impl Directory {
     /// two copies. Call it for one of the two, in a program that opens the directory for this: the
     /// lock of the memory keeps servers out meanwhile.
     ///
-    /// A copy of the memory of a running server has its mark as well, so opening the copy on the
-    /// same host is [`Error::Claimed`]. Call [`other_is_gone`](Self::other_is_gone) for the copy
-    /// first: no server has the copy.
+    /// A copy of the memory of a running server has its mark as well ([`Error::Claimed`]): call
+    /// [`other_is_gone`](Self::other_is_gone) for the copy first.
     ///
     /// ```no_run
     /// # fn renew(all: &rpma::pmem::PmemMap, layout: &rpma::serve::Layout) -> rpma::Result<()> {
@@ -231,7 +230,7 @@ impl Directory {
         Ok(given_up)
     }
 
-    /// Takes the contents of a slot. Returns the slot if it was given up and is to be cleared.
+    /// As [`read_slots`](Self::read_slots), for one slot.
     fn read_slot(&mut self, slot: u32) -> Result<Option<u32>> {
         let Some(memory) = &self.memory else {
             return Ok(None);

@@ -51,10 +51,6 @@ use crate::site::{self, Site};
 /// to both lines. So if the memory loses one line, the key still has the other one. If the memory
 /// loses the newer line after an update, the key has its earlier epoch again.
 ///
-/// A directory that is being made is marked before any other byte changes. So
-/// [`open_or_create`](Self::open_or_create) recognises it after a loss of power, and makes it
-/// again.
-///
 /// # Failed writes
 ///
 /// If a write-back fails, the bytes of that page are unknown: the memory may have the earlier line
@@ -64,9 +60,10 @@ use crate::site::{self, Site};
 ///
 /// # Broken slots
 ///
-/// A slot is broken if the memory has lost both its lines. The directory then serves the keys that
-/// it has. It refuses every other key, because that key may be the lost one, whose last epoch is
-/// unknown. [`broken_slots`](Self::broken_slots) lists these slots, and
+/// A slot is broken if the memory has lost both its lines. The directory then refuses every key
+/// that it does not have, because that key [may be the lost
+/// one](crate::guide::persistence#a-directory-that-has-lost-a-slot).
+/// [`broken_slots`](Self::broken_slots) lists these slots, and
 /// [`give_up_slot`](Self::give_up_slot) ends this state.
 ///
 /// # Encoding
@@ -288,7 +285,6 @@ impl Directory {
         }
     }
 
-    /// The addresses of its memory.
     pub(super) fn addresses(&self) -> Option<Range<usize>> {
         let memory = self.memory.as_ref()?;
         let start = memory.as_ptr().addr();
@@ -310,7 +306,6 @@ impl KeyLines {
 }
 
 impl Denied {
-    /// The words of an error about this identity.
     fn for_identity(&self, identity: &Identity) -> String {
         let Identity { key, epoch, .. } = identity;
         match self {
@@ -354,7 +349,6 @@ impl fmt::Display for Denied {
     }
 }
 
-/// The offset of a line of a slot.
 fn place(slot: u32, line: usize) -> usize {
     LINE + slot as usize * SLOT + line * LINE
 }

@@ -71,8 +71,8 @@ impl Directory {
     /// durable. The slot is free then, and other slots are as broken as before.
     ///
     /// Choose an epoch above every epoch that the lost key may have had. From then on it is the
-    /// lowest epoch for each key that the directory does not have. A lower one is refused, also
-    /// after a restart, because the directory cannot distinguish the lost key from a new one.
+    /// [lowest epoch](Self::lowest_epoch) of each key that the directory does not have, because
+    /// the lost key cannot be distinguished from a new one.
     ///
     /// # Errors
     ///
