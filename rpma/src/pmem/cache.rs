@@ -19,7 +19,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::arch::Instruction;
 
-/// How this processor writes cache lines back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CacheLines {
     /// The length of a line in bytes, a power of two.

@@ -1,10 +1,8 @@
 //! One server for one memory: the lock of a file or device, and the mark of its owner.
 //!
-//! The lock belongs to an inode, and each container has device nodes of its own: two nodes of one
-//! device are locked both. So the memory also has a mark, which names the host's boot and the inode
-//! that is locked. A program that has the lock and finds the mark of another inode of this boot
-//! refuses: the other program may only be frozen, and its adapter would still place its clients'
-//! writes.
+//! The lock belongs to an inode, and each container has device nodes of its own. So the memory
+//! also has a mark, which names the host's boot and the locked inode ([one server for one
+//! memory](crate::guide::persistence#one-server-for-one-memory)).
 //!
 //! The mapping owns both: it clears the mark and closes the descriptor when it is dropped, after
 //! the last part and the last registered region. Until then, a queue pair may write there.
@@ -76,7 +74,6 @@ impl Word {
     }
 }
 
-/// Folds a number into 32 bits.
 fn fold(number: u64) -> u64 {
     (number ^ number >> 32) & 0xFFFF_FFFF
 }
@@ -369,7 +366,6 @@ mod tests {
         assert!(Word::new(Some(1), node(2)).may_be_alive_beside(unknown));
     }
 
-    /// Promise: of two programs that find no mark at the same time, one claims the memory.
     #[test]
     fn one_of_two_claims() {
         for _ in 0..200 {

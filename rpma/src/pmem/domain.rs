@@ -66,8 +66,8 @@ pub(crate) enum DevicePath {
 impl DevicePath {
     /// Returns the path of the device of `peer`. `ddio` is the operator's word for an adapter.
     ///
-    /// soft-RoCE and soft-iWARP copy with the processor, so `ddio` is ignored for them. A device
-    /// counts as flushing if [`Peer::is_native_flush_capable`] returns `true`.
+    /// It is ignored for soft-RoCE and soft-iWARP. A device counts as flushing if
+    /// [`Peer::is_native_flush_capable`] returns `true`.
     pub(crate) fn of(peer: &Peer, ddio: Ddio) -> Self {
         match ddio {
             Ddio::Off if !peer.attributes().copies => Self::PastCaches,

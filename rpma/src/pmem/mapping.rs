@@ -293,7 +293,6 @@ impl Mapping {
     }
 }
 
-/// Maps a range of a file or device.
 fn map(file: &File, range: Range<usize>, flags: MapFlags) -> rustix::io::Result<NonNull<u8>> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let (len, start) = (range.len(), range.start as u64);

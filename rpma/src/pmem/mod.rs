@@ -1,9 +1,9 @@
 //! Persistent memory, mapped and made durable.
 //!
-//! librpma has no such module: its examples use libpmem. A program needs this module to offer
-//! persistent memory to a remote host, and to make data that was stored in this memory durable.
-//! [`PmemMap`] maps a device-DAX device, a file on a DAX file system or any other file, and reports
-//! its kind ([`PmemKind`]). Its [`persist`](PmemMap::persist) uses the method of that kind:
+//! A program needs this module to offer persistent memory to a remote host, and to make data that
+//! was stored in this memory durable. [`PmemMap`] maps a device-DAX device, a file on a DAX file
+//! system or any other file, and reports its kind ([`PmemKind`]). Its
+//! [`persist`](PmemMap::persist) uses the method of that kind:
 //!
 //! | kind | `persist` | effect on the data |
 //! |---|---|---|
@@ -11,9 +11,9 @@
 //! | [`FsDax`](PmemKind::FsDax) | cache-line write-back, fence | survives a loss of power |
 //! | [`File`](PmemKind::File) | `msync(MS_SYNC)` | as safe as after the file system's `fsync` |
 //!
-//! To survive a loss of power, data in `DeviceDax` and `FsDax` memory needs a platform with ADR.
-//! Machines with persistent memory have it. When the power fails, such a platform still writes out
-//! the data that its memory controller has accepted.
+//! To survive a loss of power, data in `DeviceDax` and `FsDax` memory needs a platform with
+//! [ADR](crate::guide::persistence#which-method-makes-data-durable), as machines with persistent
+//! memory have it.
 //!
 //! The kernel presents some volatile memory as persistent: memory of the kernel's parameter
 //! `memmap=`, and device-DAX devices of the drivers `dax_hmem` and `cxl`, which may be of DRAM.
@@ -214,10 +214,10 @@ impl PmemMap {
     /// Returns a part of the map as a map of its own, with offsets from 0. The part keeps the
     /// memory mapped.
     ///
-    /// Each part can be registered as a region, so that each client has an access key (rkey) of its
-    /// own. An adapter checks each access, so the access key gives no access to bytes outside its
-    /// part. But access keys of one [`Peer`](crate::Peer) can be guessed: clients that must not
-    /// trust each other need a `Peer` each. Any range will do, even ranges that overlap.
+    /// Each part can be registered as a region, so that each client has an access key (rkey) of
+    /// its own, which reaches no bytes outside its part. But access keys of one
+    /// [`Peer`](crate::Peer) can be guessed: clients that must not trust each other need a `Peer`
+    /// each. Any range will do, even ranges that overlap.
     ///
     /// # Errors
     ///
@@ -258,7 +258,6 @@ impl PmemMap {
         self.identity
     }
 
-    /// The identity of the host that has this memory.
     pub(crate) fn host(&self) -> Option<u64> {
         site::of_boot(self.part.mapping.simulated_boot())
     }

@@ -17,7 +17,6 @@ use crate::error::{Error, Result};
 use crate::hints::Hint;
 use crate::range;
 
-/// A mapping of a device or file.
 pub(super) struct Opened {
     pub(super) mapping: Mapping,
     /// The device's place in `/sys/dev`. `None` for memory of a simulated host.
@@ -50,7 +49,6 @@ pub(super) fn open(path: &Path, min_len: usize) -> Result<Opened> {
     looked.map(path, 0..len)
 }
 
-/// Maps a part of it.
 pub(super) fn open_range(path: &Path, (start, end): (Bound<u64>, Bound<u64>)) -> Result<Opened> {
     #[cfg(feature = "sim")]
     if let Some((memory, target)) = simulated(path)? {

@@ -25,8 +25,8 @@ const HYPERVISOR_FLUSHES: &str = "of_node/ibm,hcall-flush-required";
 
 /// The kernel's report about the host of a [`PmemMap`].
 ///
-/// The report is a hint, and names its source. The kernel repeats the words of the firmware.
-/// Neither has information about the path from an adapter to the memory: see [`Ddio`](super::Ddio).
+/// Neither the kernel nor the firmware, whose words it repeats, has information about the path
+/// from an adapter to the memory: see [`Ddio`](super::Ddio).
 #[derive(Debug)]
 pub(crate) struct Platform {
     pub(crate) domain: Domain,
@@ -49,8 +49,6 @@ impl PmemMap {
     /// # Errors
     ///
     /// [`Error::Provider`] if sysfs is not mounted at `/sys`, or cannot be read.
-    ///
-    /// [`Error::Provider`]: crate::Error::Provider
     pub fn persistence_domain(&self) -> Result<String> {
         Ok(Platform::detect(self)?.to_string())
     }
@@ -174,7 +172,6 @@ fn domain(region: &Path) -> Result<Platform> {
     Ok(Platform::new(named(&word), source))
 }
 
-/// The domain that the kernel names so.
 fn named(word: &str) -> Domain {
     match word {
         "cpu_cache" => Domain::CpuCaches,
