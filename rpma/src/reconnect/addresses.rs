@@ -36,7 +36,6 @@ impl Tried {
         }
     }
 
-    /// Forgets all others.
     pub(super) fn keep(&mut self, addrs: &[SocketAddr]) {
         self.0.retain(|(tried, _)| addrs.contains(tried));
     }
@@ -277,7 +276,6 @@ mod tests {
         assert!(matches!(other, Err(Error::InvalidArgument(_))));
     }
 
-    /// Promise: a refusal by the server ends it, because another address leads to the same server.
     #[test]
     fn a_refusal_ends_it() {
         let private_data = Refusal::new(RefusalCode::OldEpoch, "old").encode();

@@ -21,9 +21,8 @@ use crate::error::{Error, Result};
 /// have lost the same server do not return in step. On a simulated fabric with a seed the waits
 /// follow from the seed.
 ///
-/// A server may answer that it is full, or that it could not cut off the old connection. This ends
-/// the round, and the next wait is the longest one. The other addresses of the server are tried
-/// after that wait at the earliest.
+/// If a server answers that it is full, or that it could not cut off the old connection, the round
+/// ends, and the next wait is the longest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReconnectCfg {
     limit: Duration,
@@ -143,7 +142,6 @@ impl Jitter {
 mod tests {
     use super::*;
 
-    /// Promise: the documented sequence of waits.
     #[test]
     fn waits_double_up_to_the_longest() {
         let cfg = ReconnectCfg::new();
@@ -156,7 +154,6 @@ mod tests {
         assert_eq!(cfg.wait_after(2), Duration::MAX);
     }
 
-    /// Promise: a wait is between its half and its whole, and clients are spread over that time.
     #[test]
     fn waits_are_spread_over_their_second_half() {
         let wait = Duration::from_secs(8);

@@ -39,11 +39,6 @@
 //! A loop could not watch the descriptors of the tries themselves, because the next one often has
 //! the same number.
 //!
-//! The first round begins at once, because the server is usually still there. A connection that
-//! ends within the longest wait counts as a failed round, so that a server that accepts and fails
-//! is not asked without a pause. The identity is sent as it is. Two clients that raised their
-//! epochs by themselves would take one key from each other without end.
-//!
 //! A `Reconnect` owns the try that is under way. Dropping it, or [`Reconnect::cancel`], drops that
 //! try, at any step.
 
@@ -140,7 +135,6 @@ pub struct Reconnect<C: Connects> {
     connected: u64,
 }
 
-/// Where the server is.
 #[derive(Clone, Debug)]
 enum Target {
     Addrs(Vec<SocketAddr>),
@@ -148,7 +142,6 @@ enum Target {
     Name(Box<str>, u16),
 }
 
-/// A reconnect that has begun.
 struct UnderWay<A> {
     step: Step<A>,
     all: All,
@@ -194,7 +187,6 @@ enum Step<A> {
     Asked(A, Deadline),
 }
 
-/// The result of a step.
 enum Moved<C: Connects> {
     /// There is no work now.
     Waits(Step<C::Asked>),
@@ -320,9 +312,9 @@ impl<C: Connects> Reconnect<C> {
     /// [`Error::NotEstablished`] if the server refused the client for a reason that does not go
     /// away by itself ([`Error::refusal`]):
     ///
-    /// * [`RefusalCode::Taken`](crate::RefusalCode::Taken): another instance has the key, with the
-    ///   epoch [`Refusal::epoch`](crate::Refusal::epoch). A program that decides to take over sends
-    ///   a higher epoch ([`set_offer`](Self::set_offer)).
+    /// * [`RefusalCode::Taken`](crate::RefusalCode::Taken): a program that decides to take over
+    ///   sends an epoch above [`Refusal::epoch`](crate::Refusal::epoch)
+    ///   ([`set_offer`](Self::set_offer)).
     /// * [`RefusalCode::OldEpoch`](crate::RefusalCode::OldEpoch): another writer has taken over.
     ///
     /// Otherwise the error that another try would get as well, such as a server that does not serve
@@ -551,7 +543,6 @@ impl<C: Connects> Reconnect<C> {
         })
     }
 
-    /// Logs the try that ends the reconnect.
     fn gives_up(&self, error: Error) -> Error {
         let (tries, target) = (self.tries, &self.target);
         log::warn!("gave up to connect to {target} at try {tries}: {error}");

@@ -87,7 +87,6 @@ impl Inbox {
         std::mem::take(&mut state.news)
     }
 
-    /// A place is not used any more.
     pub(super) fn leave(&self, place: Member) {
         self.lock().left.push(place);
     }

@@ -89,7 +89,6 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// No member has this index.
     pub(super) const NO_INDEX: u32 = u32::MAX;
 
     pub(super) fn reserve(&mut self) -> Member {
@@ -133,7 +132,6 @@ impl Members {
         freed.kept
     }
 
-    /// All members and places.
     pub(super) fn all(&mut self) -> impl Iterator<Item = (Member, &mut MemberSlot)> {
         self.slots
             .iter_mut()

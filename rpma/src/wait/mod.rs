@@ -103,9 +103,8 @@ const REST: Duration = Duration::from_millis(100);
 ///
 /// # Fairness
 ///
-/// A request, an event or a completion is returned after at most 16 calls of [`next`](Self::next)
-/// if at most 8 members are ready. Otherwise it is returned after 8 calls and one round of the
-/// ready members, however many completions other members have.
+/// No member is starved: [the
+/// guide](crate::guide::completion_events#one-wait-for-many-connections) has the bounds.
 ///
 /// # Threads
 ///
@@ -143,7 +142,8 @@ pub enum Happened {
     ///   and events are still returned after that, except those that come by the failed verb.
     ///   Remove the member.
     /// * An endpoint ([`Ep::next_request`](crate::Ep::next_request)): a request failed, and the
-    ///   endpoint goes on. It rests for 100 ms first, so that an error that persists returns at most 10 times a second.
+    ///   endpoint goes on. It rests for 100 ms first, so a lasting error returns at most 10 times
+    ///   a second.
     Failed(Member, Error),
     /// An event of the device of this name. (Errors of a queue pair are the member's failure.)
     ///
@@ -281,7 +281,6 @@ impl Wait {
         happened
     }
 
-    /// Puts a member into the list, if it is not there.
     fn list(&mut self, member: Member) {
         if let Some(slot) = self.members.get_mut(member) {
             if !std::mem::replace(&mut slot.marks.is_listed, true) {
@@ -290,7 +289,6 @@ impl Wait {
         }
     }
 
-    /// Sleeps until a descriptor is readable or a timer is due.
     fn sleep(&self, deadline: Deadline) -> Result<()> {
         let until = match self.deadline() {
             Some(timer) => deadline.earlier(Deadline::At(timer)),
@@ -316,10 +314,9 @@ impl Wait {
     /// loop calls [`next`](Self::next) at this time. `None` if the wait has no such work. The
     /// answer is good until the next call of `next`.
     ///
-    /// There are two kinds of such work. The pause of an endpoint after an error is over. A
-    /// keep-alive takes its next step
-    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). A thread that sleeps in
-    /// `next` does not need this method.
+    /// Such work is the end of an endpoint's pause after an error, or the next step of a
+    /// keep-alive ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). A thread that
+    /// sleeps in `next` does not need this method.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.first().map(|(at, ..)| *at)
@@ -328,10 +325,9 @@ impl Wait {
     /// Returns the wait's descriptor, as [`AsRawFd`] does.
     ///
     /// For `poll` and `epoll` only. It is readable when [`next`](Self::next) may have something.
-    /// An event loop then calls `next` with a limit of 0 until it returns `None`. After that the
-    /// descriptor becomes readable, and gives an edge, when something happens. The loop also calls
-    /// `next` at the [`deadline`](Self::deadline). The descriptor may be readable although `next`
-    /// then returns `None`.
+    /// An [event loop](crate::guide::completion_events#event-loops) then calls `next` with a limit
+    /// of 0 until it returns `None`, and also at the [`deadline`](Self::deadline). The descriptor
+    /// may be readable although `next` then returns `None`.
     #[must_use]
     pub fn get_fd(&self) -> RawFd {
         self.as_raw_fd()

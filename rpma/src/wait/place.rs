@@ -72,7 +72,6 @@ impl Place {
         Ok(cfg)
     }
 
-    /// Whether this queue was made for this place.
     pub(super) fn is_of(&self, cq: &Cq) -> bool {
         let queue = cq.queue();
         let is_here = |each: &ChannelOfDevice| Arc::ptr_eq(each.channel.channel(), queue.channel());
@@ -208,7 +207,6 @@ impl Channels {
             .map_err(|errno| Error::provider("epoll_ctl", errno))
     }
 
-    /// Ends the watch of a descriptor, if there is one.
     pub(super) fn unwatch(&self, fd: BorrowedFd<'_>) {
         if let Err(errno) = epoll::delete(&self.epoll, fd) {
             log::debug!("epoll_ctl: {errno}");

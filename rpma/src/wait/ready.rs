@@ -10,7 +10,6 @@ use crate::verbs::DeviceEventKind;
 /// for at most 16 turns.
 pub(super) const TURNS: u32 = 8;
 
-/// An entry of the list.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ready {
     Member(Member),

@@ -53,7 +53,6 @@ impl MemberSlot {
         Some(Happened::Failed(member, failed))
     }
 
-    /// Whether it is to have another turn.
     pub(super) fn goes_on(&self) -> bool {
         let marks = &self.marks;
         marks.look || marks.event || marks.failed.is_some()
@@ -80,7 +79,6 @@ impl Kept {
         }
     }
 
-    /// Ends the watch of its descriptor.
     pub(super) fn unwatch(&self, channels: &Channels) {
         match self {
             Self::Conn(conn) => channels.unwatch(conn.as_fd()),
