@@ -10,9 +10,8 @@
 //! drivers/infiniband/core/cma.c). A failure of the call that has the same reason becomes the same
 //! event here. It has no descriptor, so the id has one that joins its channel's and an eventfd.
 //!
-//! The thread is here, below `ConnReq::connect`, so that this call waits on no transport. Threads
-//! in its callers, each with a state of its own, would leave the wait in all other programs that
-//! call it.
+//! The thread is here, below `ConnReq::connect`, so that this call waits on no transport,
+//! whichever program calls it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -28,7 +27,6 @@ use crate::error::{Error, Result};
 use crate::joined_fd::JoinedFd;
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The call, as errors name it.
 pub(crate) const RDMA_CONNECT: &str = "rdma_connect";
 
 /// The most threads of an open device that work for no owner any more. A program that tries again

@@ -93,7 +93,6 @@ fn units_of(num_sge: usize) -> usize {
     }
 }
 
-/// The error of a request for which no unit is left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoRoom;
 
@@ -165,7 +164,6 @@ impl<'a, const N: usize> Requests<'a, N> {
         }
     }
 
-    /// The bytes of the program's that they carry.
     #[inline(always)]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
@@ -334,8 +332,7 @@ impl<'a> Written<'a> {
         }
     }
 
-    /// How many there are, and how many up to the last one that gives a completion when it
-    /// succeeds.
+    /// See [`Requests::count`].
     #[inline(always)]
     pub(crate) fn count(&self) -> (u32, u32) {
         match self.count.0 {

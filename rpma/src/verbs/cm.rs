@@ -33,7 +33,6 @@ use crate::bell::Bell;
 use crate::error::{Error, Result};
 use crate::hints::Hint;
 
-/// Why there may be no RDMA here.
 fn no_rdma() -> Hint {
     #[cfg(not(feature = "sim"))]
     return &[
@@ -46,7 +45,6 @@ fn no_rdma() -> Hint {
     sys::why_no_device()
 }
 
-/// Where an id's events arrive.
 pub(crate) struct EventChannel {
     raw: NonNull<sys::rdma_event_channel>,
     turns: Turns,
@@ -121,7 +119,6 @@ unsafe impl Send for CmId {}
 // take `&mut self`, and `Resolving::advance` takes the `Resolving`.
 unsafe impl Sync for CmId {}
 
-/// The steps before a connection can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolution {
     Addr,
@@ -444,8 +441,7 @@ impl CmId {
         )
     }
 
-    /// Rejects the request that the id stands for. It fails if the client is gone. The caller has
-    /// checked that the private data fits.
+    /// It fails if the client is gone. The caller has checked that the private data fits.
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result<()> {
         let len = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
         let data = private_data.as_ptr().cast();
@@ -481,7 +477,6 @@ impl CmId {
         }
     }
 
-    /// Makes the descriptor non-blocking, or blocking.
     pub(crate) fn set_nonblocking(&self, on: bool) -> Result<()> {
         let _guard = self.channel.turns.hold();
         let_block(self.as_fd(), !on)

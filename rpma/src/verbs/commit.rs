@@ -13,10 +13,8 @@ use super::wr::{
 };
 use super::{LocalBuffer, QueuePair, ReadTarget};
 
-/// How many writes a commit has at most.
 pub(crate) const MAX_COMMIT_PARTS: usize = 16;
 
-/// A write of a commit.
 pub(crate) trait CommitPart {
     fn remote(&self) -> RemoteAddress;
 

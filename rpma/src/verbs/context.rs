@@ -91,7 +91,6 @@ impl Context {
         &self.abandoned
     }
 
-    /// The events of the device.
     pub(super) fn device_events(&self) -> DeviceEvents<'_> {
         // SAFETY: `_id` keeps the device open until it is dropped with `self`, which the result
         // borrows.
@@ -189,7 +188,6 @@ impl fmt::Debug for Context {
     }
 }
 
-/// A protection domain: regions and queue pairs of one domain may be used together.
 #[derive(Debug)]
 pub(crate) struct Pd {
     raw: NonNull<sys::ibv_pd>,

@@ -94,7 +94,6 @@ impl CompChannel {
         })
     }
 
-    /// The number of events that have gone from the channel.
     #[inline]
     pub(crate) fn gone(&self) -> u64 {
         self.turns.gone()
@@ -189,7 +188,6 @@ impl CompChannel {
 }
 
 impl CompChannel {
-    /// Makes the descriptor non-blocking, or blocking.
     pub(crate) fn set_nonblocking(&self, on: bool) -> Result<()> {
         let _guard = self.turns.hold();
         self.let_block(!on)
@@ -202,7 +200,6 @@ impl CompChannel {
         Ok(())
     }
 
-    /// The descriptor of the events of the channel's device.
     pub(crate) fn device_fd(&self) -> BorrowedFd<'_> {
         self.context.device_events().fd()
     }
@@ -211,7 +208,6 @@ impl CompChannel {
         self.context.name()
     }
 
-    /// Takes the events of the channel's device, and hands them to their owners.
     pub(crate) fn take_device_events(&self) {
         let events = self.context.device_events();
         events.take_all();
@@ -283,12 +279,11 @@ pub enum Notify {
     /// failures.
     ///
     /// The specification counts every failure as solicited, but soft-RoCE gives no event for
-    /// failures. A failure may be a flushed operation: at the end of a connection, soft-RoCE
-    /// flushes all receives. Or it may be an operation that fails by itself (`REM_ACCESS_ERR`,
-    /// `LOC_QP_OP_ERR`). So [`Cq::wait`](crate::Cq::wait) and [`Conn::wait`](crate::Conn::wait) on
-    /// such a queue return after a second at the latest, as if there had been an event. This does
-    /// not cover other ways of waiting: on a [`CompletionChannel`](crate::CompletionChannel), or
-    /// with `poll` and `epoll`. Set a limit there, and poll the queues when it has passed.
+    /// failures, not even for receives that it flushes at the end of a connection. So
+    /// [`Cq::wait`](crate::Cq::wait) and [`Conn::wait`](crate::Conn::wait) on such a queue return
+    /// after a second at the latest, as if there had been an event. On a
+    /// [`CompletionChannel`](crate::CompletionChannel), and with `poll` and `epoll`, set a limit,
+    /// and poll the queues when it has passed.
     Solicited,
 }
 
@@ -298,7 +293,6 @@ impl Notify {
     }
 }
 
-/// The tag of an event's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CqTag {
     pub(crate) key: u64,
@@ -412,7 +406,6 @@ impl CompletionQueue {
         self.raw.as_ptr()
     }
 
-    /// The number of completions for which the queue has room.
     pub(crate) fn entries(&self) -> usize {
         // SAFETY: only `release` destroys the queue, for its last owner. The field is constant: the
         // queue is never resized.
@@ -424,12 +417,10 @@ impl CompletionQueue {
         &self.channel
     }
 
-    /// The tag that its events carry.
     pub(crate) fn tag(&self) -> CqTag {
         self.state().tag
     }
 
-    /// Which completions the queue is armed for.
     pub(crate) fn notify(&self) -> Notify {
         self.state().notify()
     }

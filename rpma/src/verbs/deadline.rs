@@ -24,7 +24,6 @@ impl Deadline {
         from.checked_add(limit).map_or(Self::Never, Self::At)
     }
 
-    /// Returns the earlier one of two.
     pub(crate) fn earlier(self, other: Self) -> Self {
         match (self, other) {
             (Self::At(one), Self::At(other)) => Self::At(one.min(other)),

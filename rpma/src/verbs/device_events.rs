@@ -166,7 +166,6 @@ impl<'device> DeviceEvents<'device> {
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
-    /// Takes all that are there.
     #[cold]
     pub(super) fn take_all(&self) {
         undivided(|| self.take_each());

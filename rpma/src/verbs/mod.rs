@@ -14,9 +14,8 @@
 //! QueuePair ── Arc ─▶ CompletionQueue (send, receive), SharedReceiveQueue, Pd;  owns its CmId
 //! ```
 //!
-//! A [`QueuePair`] destroys its queue pair first, then its id, then lets go of the rest. A destroy
-//! that fails is logged, and its object stays allocated: leaking is harmless, a device that writes
-//! into freed memory is not. No `Drop` here panics.
+//! A destroy that fails is logged, and its object stays allocated: leaking is harmless, a device
+//! that writes into freed memory is not. No `Drop` here panics.
 //!
 //! C reports errors in four ways; each is converted in one place, below.
 //!

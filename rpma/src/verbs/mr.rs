@@ -38,7 +38,6 @@ pub(crate) struct LocalBuffer<'mr> {
 }
 
 impl LocalBuffer<'_> {
-    /// No memory at all.
     pub(crate) const EMPTY: Self = Self {
         address: 0,
         len_and_lkey: 0,
@@ -50,7 +49,6 @@ impl LocalBuffer<'_> {
         self.len_and_lkey as u32
     }
 
-    /// The first `len` bytes.
     #[inline(always)]
     pub(crate) fn first(self, len: u64) -> Self {
         let len = len.min(self.len().into());
@@ -78,7 +76,6 @@ pub(crate) struct ReadTarget(pub(super) LocalBuffer<'static>);
 impl ReadTarget {
     pub(crate) const EMPTY: Self = Self(LocalBuffer::EMPTY);
 
-    /// The first `len` bytes.
     #[inline(always)]
     pub(crate) fn first(self, len: u64) -> Self {
         Self(self.0.first(len))
@@ -217,8 +214,7 @@ impl<M> Registered<M> {
         check_errno("ibv_advise_mr", ret)
     }
 
-    /// Copies bytes out of the memory. The caller has checked that `offset` and the length are
-    /// inside.
+    /// The caller has checked the range.
     pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) {
         assert!(
             self.contains(offset, bytes.len()),
@@ -231,7 +227,7 @@ impl<M> Registered<M> {
         unsafe { copy_from_shared(from.as_ptr(), bytes) };
     }
 
-    /// Copies bytes into the memory, which must be writable. The caller has checked the range.
+    /// The memory must be writable. The caller has checked the range.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         assert!(
             self.contains(offset, bytes.len()),

@@ -16,7 +16,6 @@ use super::wr::{Call, PostError, Request, SendWr, check_posted, post_receives, r
 use super::{LocalBuffer, QueuePair};
 
 impl QueuePair {
-    /// Posts a request.
     pub(crate) fn post(&self, request: &mut Request<'_>, wr_id: u64) -> Result<(), PostError> {
         request.wr.wr_id.write(wr_id);
         request.wr.next.write(ptr::null_mut());

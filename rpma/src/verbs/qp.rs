@@ -83,7 +83,6 @@ type PostRecv = unsafe extern "C" fn(
     *mut *mut sys::ibv_recv_wr,
 ) -> c_int;
 
-/// The attributes of a new queue pair.
 #[derive(Debug)]
 pub(crate) struct QpAttr<'cq> {
     pub(crate) send_cq: &'cq Arc<CompletionQueue>,
@@ -126,7 +125,6 @@ pub(crate) struct Freed {
 }
 
 impl Freed {
-    /// The first failure.
     pub(crate) fn all(self) -> Result<()> {
         self.queue_pair.and(self.rest)
     }
@@ -180,7 +178,6 @@ impl NativeOps {
     }
 }
 
-/// The parameters that both sides exchange when they connect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnParam<'data> {
     pub(crate) private_data: &'data [u8],
@@ -340,7 +337,6 @@ impl QueuePair {
         (self.id.local_addr(), self.id.peer_addr())
     }
 
-    /// Makes the descriptor of the event channel non-blocking, or blocking.
     pub(crate) fn set_nonblocking(&self, on: bool) -> Result<()> {
         self.id.set_nonblocking(on)
     }
@@ -353,7 +349,7 @@ impl QueuePair {
         self.id.next_event(bell, deadline)
     }
 
-    /// Asks the peer for the connection. Its answer is an event.
+    /// The answer of the peer is an event.
     pub(crate) fn connect(&self, param: ConnParam<'_>) -> Result<()> {
         if let Some(asking) = self.id.asking() {
             let numbers = (self.number(), self.srq.is_some());
@@ -393,7 +389,6 @@ impl QueuePair {
         param.to_raw(self.number(), self.srq.is_some())
     }
 
-    /// Rejects the request that the id stands for.
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result<()> {
         self.id.reject(private_data)
     }
@@ -436,7 +431,6 @@ impl QueuePair {
         })
     }
 
-    /// The settings of a queue pair that is connected.
     pub(crate) fn timing(&self) -> Result<Timing> {
         let reads = sys::ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC;
         let timeout = sys::ibv_qp_attr_mask::IBV_QP_TIMEOUT;

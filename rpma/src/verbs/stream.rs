@@ -23,7 +23,6 @@ use super::{NativeOps, QueuePair};
 /// responder refuses more than 2³¹ bytes.
 pub(crate) const MAX_FLUSH: u64 = 1 << 31;
 
-/// The calls of an extended queue pair.
 #[derive(Clone, Copy)]
 pub(super) struct StreamCalls {
     qp: NonNull<sys::ibv_qp_ex>,
@@ -184,7 +183,6 @@ impl<'qp> Stream<'qp> {
         self.qp.as_ptr()
     }
 
-    /// Sets the number of the next request.
     #[cfg(all(native_flush, native_atomic_write))]
     #[inline(always)]
     pub(super) fn set_number(&self, wr_id: u64) {

@@ -107,9 +107,8 @@ impl Wc {
     /// # Errors
     ///
     /// [`WcFailure`] if the status is not [`WcStatus::SUCCESS`]. It is a [`std::error::Error`], so
-    /// `?` passes it on. The first failure of a connection moves its queue pair to the error
-    /// state. Every later operation completes with a failure as well: disconnect or drop the
-    /// connection.
+    /// `?` passes it on. After the first failure of a connection every later operation fails as
+    /// well: disconnect or drop the connection.
     pub fn result(&self) -> Result<WcSuccess<'_>, WcFailure> {
         match self.status() {
             WcStatus::SUCCESS => Ok(WcSuccess(&self.0)),

@@ -65,7 +65,6 @@ impl Opcode {
     }
 }
 
-/// Memory of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteAddress {
     pub(crate) address: u64,
@@ -263,7 +262,6 @@ impl<'mr> Request<'mr> {
         )
     }
 
-    /// A read into `target`.
     #[inline(always)]
     pub(crate) fn read(remote: RemoteAddress, target: ReadTarget, flags: SendFlags) -> Self {
         debug_assert!(!flags.contains(SendFlags::INLINE));
@@ -273,7 +271,6 @@ impl<'mr> Request<'mr> {
         )
     }
 
-    /// A request without local buffers.
     #[inline(always)]
     pub(crate) fn without_data(opcode: Opcode, remote: RemoteAddress, flags: SendFlags) -> Self {
         let wr = SendWr::new(opcode, remote, 0, flags);
@@ -314,7 +311,6 @@ pub(crate) struct Gather<'mr> {
 }
 
 impl<'mr> Gather<'mr> {
-    /// A request without local buffers.
     #[inline(always)]
     pub(crate) fn new(opcode: Opcode, remote: RemoteAddress, flags: SendFlags) -> Self {
         Self {
@@ -352,7 +348,6 @@ pub(super) fn bytes_sge(bytes: &[u8; 8]) -> sys::ibv_sge {
     }
 }
 
-/// Why a work request was not posted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PostError {
     /// The queue has no room. The queue is unchanged.
@@ -432,7 +427,6 @@ impl CallFailed {
         }
     }
 
-    /// Each call that may fail.
     #[cfg(test)]
     pub(crate) fn each_for_test(errno: Errno) -> impl Iterator<Item = Self> {
         let failed = Self::for_test(errno);
@@ -447,7 +441,6 @@ impl CallFailed {
     }
 }
 
-/// A call that posts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Call {
@@ -554,7 +547,6 @@ bitflags::bitflags! {
 /// How many receives one call posts at most.
 const CHAIN: usize = 16;
 
-/// A request of a receive, and its local buffer.
 #[repr(C)]
 struct Receive {
     wr: sys::ibv_recv_wr,
