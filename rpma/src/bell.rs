@@ -18,7 +18,6 @@ pub(crate) struct Bell {
     call: Mutex<Option<Call>>,
 }
 
-/// The call that it makes when it rings.
 pub(crate) type Call = Box<dyn Fn() + Send + Sync>;
 
 impl Bell {

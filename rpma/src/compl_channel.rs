@@ -121,9 +121,8 @@ impl CompletionChannel {
     /// Waits for the next completion event of any queue on the channel, without a limit. Returns
     /// the queue of the event: the key that the program gave for it ([`ComplChannel::Of`],
     /// [`ConnCfg::set_rcq_channel`](crate::ConnCfg::set_rcq_channel),
-    /// [`SrqCfg::set_compl_channel`](crate::SrqCfg::set_compl_channel)), and its kind. The queue's
-    /// connection may have been dropped in the meantime. The queue is armed again before this
-    /// returns: poll it until it is empty.
+    /// [`SrqCfg::set_compl_channel`](crate::SrqCfg::set_compl_channel)), and its kind. The queue
+    /// is armed again before this returns: poll it until it is empty.
     ///
     /// With queues that give events for solicited completions only, use
     /// [`wait_timeout`](Self::wait_timeout): see [`Notify::Solicited`].

@@ -133,7 +133,6 @@ impl LeftCompletions {
     }
 }
 
-/// The result of a poll for one completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Got {
     /// It, and it has succeeded.
@@ -161,7 +160,6 @@ pub(crate) struct Owners {
     pub(crate) srq: Option<Arc<Pool>>,
 }
 
-/// How a queue is made.
 #[derive(Debug)]
 pub(crate) struct CqAttr<'a> {
     pub(crate) channel: &'a Arc<CompChannel>,
@@ -194,7 +192,6 @@ impl Cq {
         &self.polled.queue
     }
 
-    /// Whether its channel is also that of other queues.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared
     }
@@ -203,7 +200,6 @@ impl Cq {
         &self.polled
     }
 
-    /// Which completions the queue gives events for.
     pub(crate) fn notify(&self) -> Notify {
         self.polled.queue.notify()
     }
@@ -220,10 +216,10 @@ impl Cq {
 
     /// Returns the descriptor of the queue's completion channel, as [`AsRawFd`] does.
     ///
-    /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event. A stolen event can
-    /// block the waits of other threads on the channel, even past their limits. It also makes the
-    /// drop of the queue wait for ever. The descriptor is readable when [`wait`](Self::wait) will
-    /// not block. Queues that share a channel have the same descriptor.
+    /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event, which can block the
+    /// waits of other threads past their limits, and the drop of the queue for ever. The
+    /// descriptor is readable when [`wait`](Self::wait) will not block. Queues that share a
+    /// channel have the same descriptor.
     #[doc(alias = "rpma_cq_get_fd")]
     #[must_use]
     pub fn get_fd(&self) -> RawFd {
@@ -233,9 +229,8 @@ impl Cq {
     /// Waits for a completion event, without a limit. For other waits, see [which wait to
     /// use](crate::guide::completion_events#which-wait-to-use).
     ///
-    /// An event does not promise a completion: the one that caused it may have been polled already.
-    /// After an event, poll until the queue is empty: completions that came before the queue was
-    /// armed again give no further event.
+    /// The completion that caused the event may have been polled already. After an event, poll
+    /// until the queue is empty ([other waits](crate::guide::completion_events#other-waits)).
     ///
     /// On a queue with [`Notify::Solicited`], the wait returns within one second.
     ///

@@ -107,14 +107,12 @@ impl Ep {
     /// Waits for the next request, without a limit, and makes its queues with the settings of
     /// `cfg`.
     ///
-    /// A client that vanishes before its queues are made is skipped, and a client whose queues
-    /// cannot be made is rejected ([the reasons](Self#requests-that-are-not-returned)). If the
-    /// client gives up while this host stands still, or its packets are lost, no event reports
-    /// that. The request is still returned, and its connection is never established.
+    /// Some requests [are not returned](Self#requests-that-are-not-returned). If the client gives
+    /// up while this host stands still, or its packets are lost, no event reports that. The
+    /// request is still returned, and its connection is never established.
     /// [`Conn::wait_established`](crate::Conn::wait_established) with a limit ends such a
-    /// connection. Do not let other clients wait for this limit: accept the next client while this
-    /// connection is being established. Give each connection a thread that waits for it. Or let one
-    /// thread wait for the descriptors of all connections.
+    /// connection. Do not let other clients wait for this limit: give each connection a thread
+    /// that waits for it, or let one thread wait for the descriptors of all connections.
     ///
     /// # Errors
     ///
@@ -155,11 +153,8 @@ impl Ep {
     /// read the client's private data first, and then choose the [`Peer`] and the settings for
     /// [`Request::into_req`].
     ///
-    /// A client that vanishes meanwhile is skipped, and its request is dropped
-    /// ([the reasons](Self#requests-that-are-not-returned)). If it has given up without a word,
-    /// [`Request::into_req`] fails, with that hint.
-    /// To wait for the endpoint and connections at the same time, use
-    /// [`Wait::add_ep`](crate::wait::Wait::add_ep).
+    /// Some requests [are not returned](Self#requests-that-are-not-returned). If the client has
+    /// given up without a word, [`Request::into_req`] fails, with that hint.
     ///
     /// # Errors
     ///
@@ -221,8 +216,8 @@ impl Ep {
     /// Returns the descriptor of the endpoint's event channel, as [`AsRawFd`] does.
     ///
     /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event. It is readable when a
-    /// request may be there. If you change `O_NONBLOCK` with `fcntl`, do it before other threads
-    /// wait. A wait sets the flag for a moment, and then restores the earlier value.
+    /// request may be there. To change `O_NONBLOCK`, see
+    /// [`Conn::get_event_fd`](crate::Conn::get_event_fd).
     #[doc(alias = "rpma_ep_get_fd")]
     #[must_use]
     pub fn get_fd(&self) -> RawFd {

@@ -61,11 +61,11 @@ pub enum Error {
     },
 
     /// The shared receive queue is full, and it is possible that the device never returns any of
-    /// its receives. A device may keep a receive if its connection ends in the middle of a message.
+    /// its receives.
     ///
     /// The receive was not posted. Poll the completions that are there. If messages do not arrive
-    /// any more, make a new queue for new connections, and drop the old one with the last of its
-    /// connections.
+    /// any more, [make a new queue](crate::guide::security#a-shared-receive-queue-can-be-used-up)
+    /// for new connections.
     ReceivesKept {
         /// How many receives the device keeps, at most.
         kept: u32,
@@ -163,13 +163,10 @@ pub enum Error {
     TimedOut(&'static str),
 
     /// [`Server::answer`](crate::serve::Server::answer) could not deregister the memory of this
-    /// client's key ([`Identity::key`](crate::Identity::key)), or could not register it again. The
-    /// server registers the memory again if it could not cut off a connection of that key. It does
-    /// the same if a queue pair remains after a failed admission.
+    /// client's key ([`Identity::key`](crate::Identity::key)), or could not register it again.
     ///
-    /// The key has no memory then. The next request for the key tries the registration again. If
-    /// the memory could not be deregistered, the key has no memory until the program ends. Other
-    /// keys are served as before.
+    /// The key has no memory until a request for it registers the memory again, or, if it could
+    /// not be deregistered, until the program ends. Other keys are served as before.
     PartLost {
         /// The key.
         key: u64,
@@ -241,8 +238,7 @@ pub enum Queue {
     /// The send queue. A slot comes back when the completion of its operation is polled, or that
     /// of a later operation with [`Flags::COMPLETION_ALWAYS`](crate::Flags::COMPLETION_ALWAYS).
     /// While no operation with that flag is outstanding, the last free slot is kept for such an
-    /// operation. Without such an operation no slot would ever come back. See
-    /// [`Error::NoCompletionDue`].
+    /// operation ([`Error::NoCompletionDue`]).
     Send,
     /// The receive queue. A slot comes back when the completion of its receive is polled.
     Receive,
@@ -279,7 +275,6 @@ impl fmt::Display for Queue {
 }
 
 impl Error {
-    /// A failure of the C function `call`.
     pub(crate) fn provider(call: &'static str, cause: impl Into<io::Error>) -> Self {
         let cause = cause.into();
         let errno = cause.raw_os_error().map(Errno::from_raw_os_error);
@@ -355,7 +350,6 @@ impl Error {
         }
     }
 
-    /// Whether the failing call reported `errno`.
     pub(crate) fn is_errno(&self, errno: Errno) -> bool {
         self.raw_os_error() == Some(errno.raw_os_error())
     }

@@ -14,10 +14,8 @@ pub struct Flags(u8);
 impl Flags {
     /// Gives a completion only if the operation fails.
     ///
-    /// A successful operation without a completion still holds its slot of the send queue. The
-    /// slot comes back when the completion of a later operation with
-    /// [`COMPLETION_ALWAYS`](Self::COMPLETION_ALWAYS) is polled. The last free slot is kept for an
-    /// operation with that flag: see [`Queue::Send`](crate::Queue::Send).
+    /// A successful operation without a completion still holds its slot, until the completion of a
+    /// later one is polled: see [`Queue::Send`](crate::Queue::Send).
     pub const COMPLETION_ON_ERROR: Self = Self(Self::ON_ERROR);
 
     /// Gives a completion in every case.
@@ -42,8 +40,8 @@ impl Flags {
     /// **native** flush: poll the flush first, or use
     /// [`Conn::atomic_write`](crate::Conn::atomic_write). See [what is ordered](crate::Conn#order).
     ///
-    /// On soft-RoCE this flag posts no fence, because there a fence waits for ever after a lost
-    /// packet. A peer on soft-RoCE executes in order without it. If the peer's device reorders
+    /// On soft-RoCE this flag posts [no fence](crate::guide::failures#fences-on-soft-roce): a peer
+    /// on soft-RoCE executes in order without it. If the peer's device reorders
     /// ([`PeerCfg::set_reorders`](crate::PeerCfg::set_reorders)), the flag is
     /// [`Error::NotSupported`](crate::Error::NotSupported).
     pub const FENCE: Self = Self(Self::ON_ERROR | Self::BEHIND_READS);

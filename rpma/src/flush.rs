@@ -37,7 +37,6 @@ impl FlushType {
     }
 }
 
-/// How a connection flushes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FlushMethod {
     /// The device's flush operation.

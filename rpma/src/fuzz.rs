@@ -122,7 +122,6 @@ const PAGE: usize = 4096;
 const KEYS: u64 = 4;
 const SLOTS: u32 = 6;
 
-/// A file in RAM.
 fn file() -> &'static File {
     static FILE: OnceLock<File> = OnceLock::new();
     FILE.get_or_init(|| {
@@ -144,7 +143,6 @@ fn read() -> Vec<u8> {
     bytes
 }
 
-/// A whole directory.
 fn whole() -> &'static [u8] {
     static WHOLE: OnceLock<Vec<u8>> = OnceLock::new();
     WHOLE.get_or_init(|| {

@@ -107,7 +107,6 @@ fn is_user_of_the_host() -> bool {
     })
 }
 
-/// What a call makes or uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Object {
     Region,

@@ -186,11 +186,6 @@
 //! thread that waits for a lock sleeps. Never post or poll in a signal handler: if the handler
 //! interrupts the thread that holds the lock, the handler waits without end.
 //!
-//! # Programs with a loop
-//!
-//! A program with its own loop watches one descriptor ([`Conn::get_next_fd`], [`Wait`](wait::Wait)).
-//! [Completion events](crate::guide::completion_events) has such a loop.
-//!
 //! # Processes
 //!
 //! Open devices after a `fork`, and after a change of credentials. For devices that were opened
@@ -289,10 +284,9 @@ pub mod guide;
 
 /// A simulated fabric in the place of the libraries, for tests (feature `sim`).
 ///
-/// Add `rpma = { …, features = ["sim"] }` to the `[dev-dependencies]`. The tests of a program then
-/// run in one process, without RDMA, headers or libraries. `cargo build` still links the
-/// libraries. [Testing your program](crate::guide::testing_your_program) is a tutorial: its result
-/// is a log that survives every loss of power.
+/// Add `rpma = { …, features = ["sim"] }` to the
+/// [`[dev-dependencies]`](crate#tests-without-hardware). The tests of a program then run in one
+/// process. [Testing your program](crate::guide::testing_your_program) is a tutorial.
 ///
 /// | to | take |
 /// |---|---|
@@ -367,12 +361,9 @@ pub mod guide;
 /// # }
 /// ```
 ///
-/// By default, time is real. If a test lets a peer die, [`ConnCfg::set_ack_timeout`] and
-/// [`set_retry_count`](ConnCfg::set_retry_count) determine how soon the other side notices. To
-/// save that time, a test lets the fabric's clock [jump over waits](sim::Fabric::jump_over_waits).
-/// With [`repeatable`](sim::repeatable) a seed chooses the order of threads, and a run that fails
-/// can be run again. A program with threads of its own takes them from [`thread`], and its locks
-/// and channels from [`sync`].
+/// By default, time is real: if a test lets a peer die, [`ConnCfg::set_ack_timeout`] and
+/// [`set_retry_count`](ConnCfg::set_retry_count) determine how soon the other side notices, unless
+/// the fabric's clock [jumps over waits](sim::Fabric::jump_over_waits).
 ///
 /// A recovery that writes can lose its power, too. This one rounds a counter up to an even number,
 /// and is cut at each of its own events:

@@ -27,7 +27,6 @@ impl Lock {
         Self(AtomicU32::new(0))
     }
 
-    /// Takes the lock if it is free.
     #[inline(always)]
     pub(crate) fn try_acquire(&self) -> Option<Held<'_>> {
         match self.0.fetch_or(HELD, Ordering::Acquire) & HELD {
@@ -36,7 +35,6 @@ impl Lock {
         }
     }
 
-    /// Takes the lock, and waits as long as another thread has it.
     #[inline(always)]
     pub(crate) fn acquire(&self) -> Held<'_> {
         match self.try_acquire() {

@@ -34,7 +34,6 @@ pub(crate) struct Budget {
     events: usize,
 }
 
-/// A part of a look.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Took {
     Nothing,

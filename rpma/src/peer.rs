@@ -193,7 +193,6 @@ impl Peer {
             .unwrap_or(LocalBuffer::EMPTY))
     }
 
-    /// The key that distinguishes domains without holding one.
     #[inline]
     pub(crate) fn key(&self) -> PeerKey {
         self.inner.key

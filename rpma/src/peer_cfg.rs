@@ -1,4 +1,4 @@
-//! [`PeerCfg`]: what a peer declares about its platform (`struct rpma_peer_cfg`).
+//! [`PeerCfg`]: a peer's declaration of its platform (`struct rpma_peer_cfg`).
 
 use std::fmt;
 
@@ -66,9 +66,7 @@ impl PeerCfg {
     /// `peer`, and the operator's setting of DDIO.
     ///
     /// The configuration follows the table in [persistence](crate::guide::persistence). Every
-    /// combination that is not known to be durable is [`Durable::Nothing`]. For volatile or virtual
-    /// memory, or an unknown persistence domain, the processor makes nothing durable either
-    /// ([`get_processor_persists`](Self::get_processor_persists)).
+    /// combination that is not known to be durable is [`Durable::Nothing`].
     /// [`PmemMap::persistence_domain`] returns the kernel's report in words. soft-RoCE and
     /// soft-iWARP copy with the processor, so `ddio` is ignored for them.
     ///
@@ -251,7 +249,6 @@ mod tests {
         DevicePath::PastCaches,
     ];
 
-    /// Promise: the processor makes data durable only in memory with a known domain.
     #[test]
     fn the_processor_of_a_known_domain() {
         for (domain, persists) in [
@@ -287,7 +284,6 @@ mod tests {
         }
     }
 
-    /// Promise: a program without declarations about its host gets no promise.
     #[test]
     fn the_defaults_promise_nothing() {
         let cfg = PeerCfg::for_platform(Domain::default(), DevicePath::default());

@@ -28,14 +28,11 @@ pub(crate) struct Plan {
     pub(crate) sends: u32,
     /// Slots for the program's receives: 0 with a shared receive queue.
     pub(crate) receives: u32,
-    /// The size of the send queue.
     pub(crate) send_queue: u32,
-    /// The size of the receive queue.
     pub(crate) receive_queue: u32,
     /// Whether the completion queues share one new channel ([`ComplChannel::Shared`]).
     pub(crate) one_channel: bool,
     pub(crate) cq: CqPlan,
-    /// The completion queue for receives.
     pub(crate) rcq: Option<CqPlan>,
     pub(crate) max_send_sge: u32,
     pub(crate) max_inline_data: u32,
@@ -49,10 +46,8 @@ pub(crate) struct Plan {
     pub(crate) spin: Duration,
 }
 
-/// A completion queue of a connection.
 #[derive(Debug)]
 pub(crate) struct CqPlan {
-    /// Its size.
     pub(crate) entries: u32,
     pub(crate) notify: Notify,
     /// The program's channel, and the key of the events.
@@ -128,7 +123,6 @@ impl Plan {
     }
 }
 
-/// The sizes of the queues.
 struct Sizes {
     receives: u32,
     send_queue: u32,
@@ -137,7 +131,6 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Refuses sizes beyond the device's limits.
     fn new(peer: &Peer, cfg: &ConnCfg) -> Result<Self> {
         let (sq_size, rq_size) = (cfg.get_sq_size(), cfg.get_rq_size());
         let send_queue = sq_size.saturating_add(SEND_MARKERS);
@@ -283,7 +276,6 @@ fn check_keep_alive_over_tcp(keep_alive: Option<Duration>) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Promise: on iWARP a keep-alive is long enough for a packet that TCP sends again.
     #[test]
     fn a_limit_below_four_of_tcp_is_refused() {
         let four = Duration::from_millis(800);

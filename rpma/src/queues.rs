@@ -26,7 +26,6 @@ use crate::verbs::{
 /// The fallback of an atomic write sends its 8 bytes inside the work request.
 const MIN_INLINE_DATA: u32 = 8;
 
-/// The queues of one connection.
 #[derive(Debug)]
 pub(crate) struct Queues {
     pub(crate) qp: QueuePair,
@@ -176,7 +175,6 @@ impl Queues {
         })
     }
 
-    /// The error of an operation of `count` requests that was not posted.
     #[cold]
     #[inline(never)]
     pub(crate) fn send_refused(&self, refusal: PostRefusal, what: &str, count: u32) -> Error {
@@ -230,7 +228,6 @@ impl Drop for EndsWaits {
     }
 }
 
-/// The device reports an error of the queue pair: the connection ends.
 fn on_error(slots: &Arc<ConnSlots>, ends: Ends) -> OnError {
     let failed = Arc::clone(slots);
     Arc::new(move |what| {

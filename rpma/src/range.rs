@@ -53,7 +53,6 @@ pub(crate) fn resolve_local(
     }
 }
 
-/// The error of a range that is not inside.
 #[cold]
 #[inline(never)]
 pub(crate) fn outside(start: u64, end: u64, size: u64, what: &'static str) -> Error {

@@ -13,7 +13,6 @@ use crate::verbs::LocalBuffer;
 /// The longest message that the specification allows, in bytes.
 const MAX_RECEIVE: u64 = 1 << 31;
 
-/// Refuses memory that cannot take a receive.
 #[inline]
 fn check_receive(peer: &Peer, dst: MrSlice<'_>) -> Result<()> {
     require(dst.tag().usage(), MrUsage::RECV, "local")?;
@@ -79,7 +78,6 @@ fn are_usual(receives: &[(MrSlice<'_>, u64)], tag: Tag) -> Option<u32> {
 }
 
 impl Queues {
-    /// Posts a receive.
     #[inline]
     pub(crate) fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
         if !is_usual(&dst, self.tags.recv) {
@@ -91,7 +89,7 @@ impl Queues {
         }
     }
 
-    /// Posts a receive. Not inlined: its callers need no registers kept for it.
+    /// Not inlined: its callers need no registers kept for it.
     #[inline(never)]
     fn post_receive(&self, local: LocalBuffer<'_>, op_context: u64) -> Result<u64, PostRefusal> {
         match self.post_receive_by::<false>(local, op_context) {

@@ -54,13 +54,11 @@ pub enum RefusalCode {
     Other(u8),
 }
 
-/// The bytes of private data in a reject.
 pub(crate) const MAX_REJECT_DATA: usize = 148;
 
 const MAGIC: [u8; 3] = *b"rpx";
 const VERSION: u8 = 1;
 const HEAD: usize = 14;
-/// The most bytes of words.
 const MAX_WORDS: usize = MAX_REJECT_DATA - HEAD;
 /// The end of words that were cut.
 const DOTS: &str = "...";

@@ -72,7 +72,6 @@ pub(crate) fn of_kernel(bytes: &[u8]) -> u64 {
     hash(b'k', bytes)
 }
 
-/// The identity of a failure domain with this name.
 pub(crate) fn of_domain(name: &str) -> Result<u64> {
     if name.trim() != name || name.chars().any(char::is_control) {
         return Err(Error::invalid(format!(
@@ -103,15 +102,13 @@ pub(crate) fn of_domain(name: &str) -> Result<u64> {
 /// | a file | the UUID of its file system (`FS_IOC_GETFSUUID`, `/dev/disk/by-uuid`), and its inode; none on btrfs and bcachefs, where two files may have one inode |
 /// | any other | the name that the program gives ([`set_memory_name`](Self::set_memory_name)), or none |
 ///
-/// A copy of a whole file system or of a virtual machine has the identities of the original. So has
-/// a copy of a directory, until [`renew_identity`](crate::serve::Directory::renew_identity).
+/// [Two copies must be on two hosts](crate::guide::persistence#two-copies-must-be-on-two-hosts)
+/// has the rules for copies, virtual machines and containers.
 ///
 /// **Of the host.** It is that of one boot: it answers the question whether one loss of power ends
 /// both. It comes from the kernel's boot id (`/proc/sys/kernel/random/boot_id`, [proc(5)]), so it
-/// changes with each boot. All containers of one kernel have the same one. Virtual machines of one
-/// machine have one each, and so has a sandbox with a kernel of its own: give these a
-/// [failure domain](Self::set_failure_domain). On a simulated fabric, the identity is that of the
-/// thread's host: new after a power cut, and the same after `kill`. A thread on no host has none.
+/// changes with each boot. On a simulated fabric, the identity is that of the thread's host: new
+/// after a power cut, and the same after `kill`. A thread on no host has none.
 ///
 /// **Of the failure domain.** It has the name of everything that fails together with a host, such
 /// as a rack, a power supply, or the machine of virtual machines. The operator gives it.

@@ -126,11 +126,10 @@ impl SrqCfg {
 /// ```
 ///
 /// A client that dies in the middle of a message of several packets takes a receive with it until
-/// its connection is dropped. Then the receive comes back as a failed completion. On soft-RoCE of
-/// Linux 6.12 the receive never comes back, and its slot is lost. [`kept`](Self::kept) counts such
-/// slots, and [security](crate::guide::security) has the remedy. A slot can also be lost when
-/// [`recv`](Self::recv) fails with [`Error::Provider`], because the device may have that receive.
-/// Make the queue larger than it needs to be.
+/// its connection is dropped, and on soft-RoCE of Linux 6.12 for ever. [`kept`](Self::kept) counts
+/// such slots, and [security](crate::guide::security#a-shared-receive-queue-can-be-used-up) has
+/// the remedy. A slot can also be lost when [`recv`](Self::recv) fails with [`Error::Provider`],
+/// because the device may have that receive. Make the queue larger than it needs to be.
 ///
 /// Poll the queue's own completion queue until it is empty before you drop a connection, if it
 /// matters from which connection a message came. Completions of a dropped connection are kept for
@@ -225,11 +224,9 @@ impl Srq {
     /// Returns an upper bound for the number of receives that the device keeps for connections that
     /// have ended. The slots of kept receives do not come back.
     ///
-    /// A client that dies in the middle of a message takes a receive with it. Dropping the
-    /// connection waits until the device has returned that receive, for at most 0.1 s. soft-RoCE
-    /// does not report whether it has returned the receive. So each connection that was dropped on
-    /// soft-RoCE counts, until the receives that were posted before its end have completed. A
-    /// completed receive counts as kept until it is polled.
+    /// soft-RoCE does not report whether it has returned the receive of a message that was cut
+    /// off. So each connection that was dropped there counts, until the receives that were posted
+    /// before its end have completed. A completed receive counts as kept until it is polled.
     ///
     /// When this is a large part of the queue, make a new queue for new connections: see
     /// [security](crate::guide::security).

@@ -136,7 +136,6 @@ impl fmt::Display for Error {
     }
 }
 
-/// The addresses, each with its error.
 fn no_address(tried: &[(SocketAddr, Error)], text: impl Fn(&Error) -> String) -> String {
     let each = tried
         .iter()
@@ -177,8 +176,7 @@ mod tests {
     use crate::failure::NotConnected;
     use crate::status::{WcFailure, WcStatus};
 
-    /// Promise: the text of an error is its reason and its remedy, and a reason names no function of
-    /// this library.
+    /// Promise: a reason names no function of this library.
     #[test]
     fn a_text_is_the_reason_and_the_remedy() {
         let statuses = [

@@ -250,7 +250,6 @@ impl<M> Mr<M> {
         !self.peer.attributes().soft_roce
     }
 
-    /// Whether it is registered with this `Peer`.
     pub(crate) fn is_of(&self, peer: &Peer) -> bool {
         self.peer.key() == peer.key()
     }

@@ -129,8 +129,7 @@ impl MrRemote {
         })
     }
 
-    /// In a box: an error that is written through a pointer would keep the results of all callers
-    /// in memory.
+    /// In a box, as the error of [`Mr`](crate::Mr)'s slice.
     #[cold]
     #[inline(never)]
     fn outside(&self, start: u64, end: u64) -> Box<Error> {

@@ -125,7 +125,6 @@ impl Tag {
     }
 }
 
-/// An error unless `usage` contains `needed`.
 #[inline]
 pub(crate) fn require(usage: MrUsage, needed: MrUsage, side: &'static str) -> Result<()> {
     if usage.contains(needed) {

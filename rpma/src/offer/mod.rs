@@ -1,8 +1,5 @@
-//! [`Offer`]: what two programs tell each other in the private data of their connection.
-//!
-//! librpma leaves that to each program; its examples have a layout of their own. Here is one
-//! encoding for the needs of nearly all programs: the place of the memory, the promises of the
-//! platform, and some bytes of the program's own.
+//! [`Offer`]: the private data of a connection, in one encoding for the needs of nearly all
+//! programs. librpma leaves it to each program.
 
 mod encoding;
 mod identity;
@@ -24,8 +21,7 @@ use crate::site::Site;
 /// One side makes it and gives it to [`ConnReq::establish`](crate::ConnReq::establish), or
 /// [`encode`](Self::encode)'s bytes to [`ConnReq::connect`](crate::ConnReq::connect). The other
 /// side reads it with [`Conn::offer`](crate::Conn::offer), or decodes it from
-/// [`ConnReq::get_private_data`](crate::ConnReq::get_private_data). The transport pads private data
-/// with zeros. An offer has its own length in it.
+/// [`ConnReq::get_private_data`](crate::ConnReq::get_private_data).
 ///
 /// ```no_run
 /// use rpma::{Conn, Ep, Error, Mr, Offer, PeerCfg, pmem::PmemMap};
