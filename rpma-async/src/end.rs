@@ -13,7 +13,6 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// From now on it has come.
     pub(crate) fn come(&self) {
         self.has_come.store(true, Ordering::Release);
         self.waiters.wake_all();

@@ -81,7 +81,6 @@ pub(crate) fn invalid(text: impl Into<Box<str>>) -> Error {
     Error::InvalidArgument(text.into())
 }
 
-/// A failure of a function of the system.
 pub(crate) fn provider(call: &'static str, errno: Errno) -> Error {
     Error::Provider {
         call,

@@ -27,7 +27,6 @@ use crate::pool::{Lease, Pool};
 use crate::told::{Look, Wait};
 use crate::waiters::Waiters;
 
-/// The receives of a connection.
 #[derive(Debug)]
 pub(crate) struct Receives {
     state: Mutex<InboxState>,
@@ -97,7 +96,6 @@ impl Receives {
         Ok(())
     }
 
-    /// Notes the completion of a receive.
     pub(crate) fn settle(&self, wc: &Wc) {
         let mut state = self.state();
         let Some(receive) = state.receives.get_mut(wc.wr_id() as usize) else {
@@ -161,7 +159,6 @@ impl Receives {
         self.state().receives.iter().any(is_posted)
     }
 
-    /// Posts a receive again.
     fn post_again(&self, conn: &rpma::Conn, number: u32, mut memory: Lease) -> Result<()> {
         memory.restore();
         let mut state = self.state();
@@ -185,7 +182,7 @@ impl Receives {
 /// It is a [`Stream`] that ends with the connection.
 ///
 /// A server is a loop that accepts, and a task for each client. Set a keep-alive
-/// ([`rpma::ConnCfg::set_keep_alive`]). Without one, the inbox of a lost client waits for ever.
+/// ([`rpma::ConnCfg::set_keep_alive`]), or the inbox of a lost client waits for ever.
 ///
 /// ```no_run
 /// # #[cfg(feature = "tokio")]

@@ -59,11 +59,11 @@
 //!
 //! # What is safe
 //!
-//! A future may be dropped at any time, because no device uses memory that was returned to the program.
-//! An operation that is forgotten (`mem::forget`) keeps its memory for ever. A [`Lease`] lends
-//! `&mut [u8]` of registered memory, which no safe method of [`rpma`] itself does. This is sound,
-//! because no peer has a right to a pool's memory, and an operation takes the lease until it is
-//! complete.
+//! A future may be dropped at any time, because no device uses memory that was returned to the
+//! program. If its documentation has no section on cancel safety, it only waits. An operation that
+//! is forgotten (`mem::forget`) keeps its memory for ever. A [`Lease`] lends `&mut [u8]` of
+//! registered memory, which no safe method of [`rpma`] itself does. This is sound, because no peer
+//! has a right to a pool's memory, and an operation takes the lease until it is complete.
 //!
 //! Durability, order and waits are those of [`rpma`](rpma#what-is-safe).
 //!

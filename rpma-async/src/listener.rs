@@ -56,7 +56,7 @@ impl Listener {
     ///
     /// As [`Ep::next_request`]. After most of these errors the next call may succeed. A server
     /// that gets the same error again and again should pause before the next call.
-    /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
+    /// [`Error::InvalidArgument`] without a [`Driver`](crate::Driver).
     pub async fn accept(&self) -> Result<Incoming> {
         self.told.wait(|| self.look()).await?
     }

@@ -1,10 +1,10 @@
 //! [`Monitor`]: a value behind a lock, and the tasks that wait for its changes.
 //!
-//! It is for the state of a program: what is appended, committed, acknowledged. A task waits with a
-//! look at the value, which is repeated after each change. After a look in vain it leaves its waker
-//! under the lock of the value, so no change is missed. Wakers are called in the order in which the tasks began to wait, and
-//! without the lock. Tasks that wait for a number come after those that look at each change, in the order
-//! of their numbers.
+//! It is for the state of a program: what is appended, committed, acknowledged. A task waits with
+//! a look at the value, which is repeated after each change. After a look in vain it leaves its
+//! waker under the lock of the value, so no change is missed. Wakers are called in the order in
+//! which the tasks began to wait, and not under the lock. Tasks that wait for a number come after
+//! those that look at each change, in the order of their numbers.
 //!
 //! A value that has a progress, a number that mostly grows, wakes the tasks that wait for a number
 //! when that is reached. Otherwise a thousand tasks that wait for a thousand records would look a
@@ -132,12 +132,7 @@ impl<T> Monitor<T> {
 
     /// Waits until `look` returns `Some`, for at most `limit` (`Duration::MAX` is for ever). It
     /// calls `look` at once, and again after each change. `None` means that the limit has passed,
-    /// or that the driver of the reactor is gone ([`Reactor::timeout`]). If the driver is gone,
-    /// other calls of the reactor fail with that reason.
-    ///
-    /// # Cancel safety
-    ///
-    /// It only waits: it may be dropped at any time.
+    /// or that the driver of the reactor is gone ([`Reactor::timeout`]).
     pub async fn until<R>(
         &self,
         limit: Duration,
@@ -149,10 +144,6 @@ impl<T> Monitor<T> {
     /// Waits as [`until`](Self::until) does, and looks again only after changes with which the
     /// [progress](Self::with_progress) is at least `number`. So of many tasks that wait, each
     /// change wakes those that it is for.
-    ///
-    /// # Cancel safety
-    ///
-    /// It only waits: it may be dropped at any time.
     pub async fn until_reached<R>(
         &self,
         number: u64,

@@ -91,7 +91,6 @@ impl<M, F: Clone> Ops<M, F> {
         }
     }
 
-    /// Notes a completion.
     #[inline]
     pub(crate) fn note(&mut self, number: u64, outcome: Result<(), F>) {
         self.done = self.done.max(number + 1);
@@ -100,13 +99,11 @@ impl<M, F: Clone> Ops<M, F> {
         }
     }
 
-    /// All requests below the result are complete.
     #[inline]
     pub(crate) fn done(&self) -> u64 {
         self.done
     }
 
-    /// Whether an operation has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.is_some()
     }

@@ -135,7 +135,6 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A wait for a block.
 struct Leasing {
     blocks: Arc<Blocks<Region>>,
     ticket: Ticket,
@@ -248,9 +247,8 @@ impl fmt::Debug for Lease {
 /// Holds a block of a [`Pool`], or a part of it, whose bytes do not change. Clones and
 /// [`slice`](Self::slice)s share the block: several operations may read it at the same time.
 ///
-/// So a record can be posted to two connections from one block. If the second post is refused, one
-/// peer has a record that the other one lacks. [`Replicas`](crate::Replicas) keeps such a record
-/// in a ring and posts it later, so use it for copies of one log.
+/// So a record can be posted to two connections from one block. For copies of one log use
+/// [`Replicas`](crate::Replicas), because the second post may be refused.
 #[derive(Clone)]
 pub struct Frozen {
     block: Common<Region>,

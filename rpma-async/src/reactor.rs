@@ -144,9 +144,9 @@ impl Reactor {
     ///
     /// All of them are errors of the future. The errors of [`rpma::ConnReq::resolve`],
     /// [`rpma::Resolving::advance`] and [`rpma::ConnReq::connect`]. [`Error::NotEstablished`] with
-    /// the event that came instead: rejected, unreachable, lost. [`Error::TimedOut`] after the limit:
-    /// the connection is destroyed. [`Error::InvalidArgument`] for settings that do not fit a
-    /// reactor ([`Setup`]), and if the driver of the reactor never ran or is gone.
+    /// the event that came instead: rejected, unreachable, lost. [`Error::TimedOut`] after the
+    /// limit: the connection is destroyed. [`Error::InvalidArgument`] for settings that do not fit
+    /// a reactor ([`Setup`]), and without a driver ([`Driver`]).
     pub fn connect(
         &self,
         addr: SocketAddr,
@@ -199,13 +199,11 @@ impl Reactor {
     /// Awaits a future for at most `limit` (`Duration::MAX` is for ever). After the limit it drops
     /// the future and returns `None`. The future is polled at least once.
     ///
-    /// The driver of this reactor wakes the task. So `timeout` needs no runtime. Its time is
-    /// rpma's: on the simulated fabric, the fabric's time. Any future can have such a limit, also
-    /// one that does not belong to a reactor.
+    /// The driver of this reactor wakes the task, so `timeout` needs no runtime, and any future
+    /// can have such a limit. Its time is rpma's: on the simulated fabric, the fabric's time.
     ///
-    /// A driver that is gone wakes no task. Then `timeout` returns `None` at once, if the future is
-    /// not ready. A driver that never runs counts as gone after about five seconds. In both cases,
-    /// a future of this reactor returns an error, and `timeout` returns that error as the output.
+    /// Without a [`Driver`], `timeout` returns `None` at once if the future is not ready. A future
+    /// of this reactor returns an error then, and `timeout` returns that error as the output.
     ///
     /// ```
     /// # #[cfg(feature = "sim")]

@@ -84,8 +84,7 @@ impl<C: Connects> Reconnect<C> {
     ///
     /// # Errors
     ///
-    /// As [`reconnect::Reconnect::connect`]. An error also if the driver of the reactor never ran
-    /// or is gone.
+    /// As [`reconnect::Reconnect::connect`]. An error also without a [`Driver`](crate::Driver).
     pub async fn connect(&mut self, cfg: &ConnCfg) -> Result<C::Connected> {
         let Self { told, reconnect } = self;
         reconnect.begin(cfg)?;
@@ -167,7 +166,6 @@ impl<C: Connects> Deref for Reconnect<C> {
 pub struct ToConn {
     reactor: Arc<Handle>,
     receives: Option<(u32, usize)>,
-    /// The parts of the reconnect that is under way.
     prepared: Mutex<Option<Prepared>>,
 }
 

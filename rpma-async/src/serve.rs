@@ -71,8 +71,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// As [`serve::Server::next`]. [`Error::InvalidArgument`](rpma::Error::InvalidArgument) if the
-    /// driver of the reactor never ran or is gone.
+    /// As [`serve::Server::next`]. [`Error::InvalidArgument`](rpma::Error::InvalidArgument)
+    /// without a [`Driver`](crate::Driver).
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn next<'a>(&'a mut self, wcs: &'a mut [Wc]) -> impl Future<Output = Result<Served>> {
         // Answers have the line of this call.
@@ -100,8 +100,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// As [`serve::Server::serve`]. [`Error::InvalidArgument`](rpma::Error::InvalidArgument) if the
-    /// driver of the reactor never ran or is gone.
+    /// As [`serve::Server::serve`]. [`Error::InvalidArgument`](rpma::Error::InvalidArgument)
+    /// without a [`Driver`](crate::Driver).
     pub async fn serve(&mut self, mut note: impl FnMut(Served)) -> Result<()> {
         let mut wcs = [Wc::default(); POLLED];
         loop {

@@ -73,7 +73,6 @@ impl Setup {
         self
     }
 
-    /// The slots of the send queue.
     pub(crate) fn depth(&self) -> u32 {
         self.cfg.get_sq_size()
     }

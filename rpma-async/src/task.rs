@@ -1,4 +1,4 @@
-//! [`Task`]: work that a program does beside its calls, for as long as somebody owns it.
+//! [`Task`]: work that a program does beside its calls, for as long as the task has an owner.
 //!
 //! The work of a reactor with a thread has a thread of its own as well. The thread awaits
 //! [`until_end`], which ends with the work or with the drop of the task. On a runtime the work is a

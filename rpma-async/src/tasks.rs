@@ -163,18 +163,15 @@ impl<W> Tasks<W> {
         self.tasks.front().map(|of| of.place.0)
     }
 
-    /// The number for which the last one waits.
     #[inline]
     pub(crate) fn last(&self) -> Option<u64> {
         self.tasks.back().map(|of| of.place.0)
     }
 
-    /// Takes the first task.
     pub(crate) fn take_first(&mut self) -> Option<Waker> {
         self.tasks.pop_front().map(|task| task.waker)
     }
 
-    /// A walk through all tasks that wait now.
     pub(crate) fn walk(&self) -> Walk {
         Walk {
             after: (0, 0),

@@ -118,8 +118,7 @@ fn a_completion_wakes_its_tasks() {
     assert!(!ops.is_waited());
 }
 
-/// The memory of an abandoned operation is kept until the completion, and no longer. The order in
-/// which operations are abandoned is that of the program.
+/// The order in which operations are abandoned is that of the program.
 #[test]
 fn an_abandoned_operation_keeps_its_memory() {
     let mut ops = Ops::<u32, &str>::new(4);

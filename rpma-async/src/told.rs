@@ -74,7 +74,6 @@ impl Wait {
         waiters.leave(&mut self.ticket);
     }
 
-    /// Whether the task sleeps.
     fn has_slept(&self) -> bool {
         !self.ticket.is_none()
     }

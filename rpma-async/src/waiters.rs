@@ -71,7 +71,6 @@ impl Waiters {
         left.is_none()
     }
 
-    /// Wakes the first task.
     pub(crate) fn wake_one(&self) {
         let first = self.with(Tasks::take_first);
         if let Some(waker) = first {
@@ -79,7 +78,6 @@ impl Waiters {
         }
     }
 
-    /// Wakes all tasks.
     pub(crate) fn wake_all(&self) {
         self.wake_up_to(u64::MAX);
     }

@@ -177,7 +177,6 @@ impl<S: Object> Watched<S> {
         self.reactor.tell(self.key, fd)
     }
 
-    /// Watches it no more.
     pub(crate) fn watch_no_more(&self, fd: BorrowedFd<'_>) {
         self.reactor.tell_no_more(fd);
     }
@@ -193,7 +192,6 @@ impl<S: Object> Watched<S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the object.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&S) -> T) -> T {
         read(&self.lock().object)
     }
@@ -241,7 +239,6 @@ impl<S: Object> Watched<S> {
         result
     }
 
-    /// Takes all events and completions.
     pub(crate) fn take_events(self: &Arc<Self>) {
         let mut state = self.lock();
         self.look(&mut state);
@@ -503,7 +500,6 @@ fn find<S: Object, T>(
     judge(object).or_else(|| looked.err().map(Err))
 }
 
-/// A wait for a [`Watched`].
 pub(crate) struct Waiting<'a, S: Object, F> {
     watched: &'a Arc<Watched<S>>,
     wait: Wait<S::Wanted>,

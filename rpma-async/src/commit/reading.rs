@@ -126,7 +126,6 @@ impl fmt::Debug for Reading {
     }
 }
 
-/// The reads of a writer.
 #[derive(Debug)]
 pub(super) struct Reads {
     /// The destinations of those that were given up, and how far the reads are.
@@ -136,12 +135,10 @@ pub(super) struct Reads {
     /// The numbers of those in flight. Other completions come as well: of operations that the
     /// program has posted by itself, and of failed parts of commits.
     in_flight: VecDeque<u64>,
-    /// How many have completed.
     completed: u64,
 }
 
 impl Reads {
-    /// Room for `most` reads.
     pub(super) fn new(most: u32) -> Self {
         Self {
             ops: Ops::new(most),
@@ -234,7 +231,6 @@ impl WriterState {
         }
     }
 
-    /// The result of a read.
     fn read_result(&mut self, number: u64) -> Option<Result<Result<()>>> {
         match self.reads.ops.outcome(number) {
             Some(Ok(())) => Some(Ok(Ok(()))),

@@ -19,9 +19,9 @@ use crate::tasks::Tasks;
 use crate::timeout::timeout;
 use crate::watched::{Object, Watched};
 
-/// Commits records on several replicas, and is awaited. It is the awaited form of
-/// [`rpma::commit::Replicas`], with the same records, outcomes and errors. Clones are handles of
-/// the same set: any task and any thread may commit, and wait for any commit.
+/// Commits records on several replicas: the awaited form of [`rpma::commit::Replicas`], with the
+/// same records, outcomes and errors. Clones are handles of the same set: any task and any thread
+/// may commit, and wait for any commit.
 ///
 /// A commit is posted to all replicas at once. A replica without room gets it later, from the
 /// set's ring, also if no task waits. So one slow replica delays no task that has its `k` copies.
@@ -78,7 +78,6 @@ struct ReplicasState {
     set: commit::Replicas,
 }
 
-/// The condition for which a task waits.
 #[derive(Clone, Copy)]
 enum Wanted {
     /// So many copies of a commit, or that they cannot be reached.
@@ -343,13 +342,9 @@ impl Replicas {
     /// Only an operation that fails, or a keep-alive
     /// ([`ConnCfg::set_keep_alive`](rpma::ConnCfg::set_keep_alive)), detects that a host is gone.
     ///
-    /// # Cancel safety
-    ///
-    /// It only waits: it may be dropped at any time.
-    ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
+    /// [`Error::InvalidArgument`] without a [`Driver`](crate::Driver).
     pub async fn gone(&self, id: ReplicaId) -> Result<Option<Failure>> {
         let judge = |state: &mut ReplicasState| {
             let is_gone = !state.set.is_able(id);
@@ -394,7 +389,7 @@ impl Replicas {
 
     /// Waits until a commit is durable on `k` replicas, or until that cannot be reached any more.
     /// It waits for at most `limit` (`Duration::MAX` is for ever). Then it returns the outcome, as
-    /// [`commit::Replicas::settle`]. [`Outcome::require`] makes an error of too few copies.
+    /// [`commit::Replicas::settle`].
     ///
     /// # Cancel safety
     ///
@@ -402,8 +397,8 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a commit of another set, and if the driver of the reactor
-    /// never ran or is gone.
+    /// [`Error::InvalidArgument`] for a commit of another set, and without a
+    /// [`Driver`](crate::Driver).
     pub async fn settle(&self, id: CommitId, k: usize, limit: Duration) -> Result<Outcome> {
         let shared = &self.shared;
         let judge = |state: &mut ReplicasState| state.set.settled(id, k).map(Ok);
@@ -427,13 +422,9 @@ impl Replicas {
     /// A frozen replica delays this call until a keep-alive ends its connection, or until the
     /// replica is set aside.
     ///
-    /// # Cancel safety
-    ///
-    /// It only waits: it may be dropped at any time.
-    ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
+    /// [`Error::InvalidArgument`] without a [`Driver`](crate::Driver).
     pub async fn everywhere(&self, id: CommitId) -> Result<()> {
         let judge = |state: &mut ReplicasState| state.is_everywhere(id).then_some(Ok(()));
         self.shared.wait(Wanted::Everywhere(id), judge).await
@@ -449,14 +440,10 @@ impl Replicas {
     /// (`Duration::MAX` is for ever). The place is not reserved: of several tasks that wait, one
     /// commits first.
     ///
-    /// # Cancel safety
-    ///
-    /// It only waits: it may be dropped at any time.
-    ///
     /// # Errors
     ///
     /// As [`commit::Replicas::wait_room`]: [`Error::RingFull`] when the limit has passed.
-    /// [`Error::InvalidArgument`] also if the driver of the reactor never ran or is gone.
+    /// [`Error::InvalidArgument`] also without a [`Driver`](crate::Driver).
     pub async fn room(&self, len: usize, limit: Duration) -> Result<()> {
         let shared = &self.shared;
         let room = shared.wait(Wanted::Room(len), |state: &mut ReplicasState| {
@@ -497,8 +484,7 @@ impl Replicas {
     }
 
     /// Takes a replica out of the set, so that it holds no bytes of the ring: as
-    /// [`commit::Replicas::set_aside`]. It disconnects, and waits for at most `limit` until the
-    /// device has released all bytes. Then it destroys the connection.
+    /// [`commit::Replicas::set_aside`].
     ///
     /// # Cancel safety
     ///
@@ -507,8 +493,8 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// As [`commit::Replicas::set_aside`]. [`Error::InvalidArgument`] also if the driver of the
-    /// reactor never ran or is gone.
+    /// As [`commit::Replicas::set_aside`]. [`Error::InvalidArgument`] also without a
+    /// [`Driver`](crate::Driver).
     pub async fn set_aside(&self, id: ReplicaId, limit: Duration) -> Result<()> {
         let shared = &self.shared;
         let is_disconnected = shared.with(|state| {
@@ -529,10 +515,9 @@ impl Replicas {
         shared.with(|state| state.set.set_aside(id, Duration::ZERO))
     }
 
-    /// Ends the set without loss: waits until each replica that can take commits has all of them,
-    /// for at most `limit`, and then ends the connections, as [`commit::Replicas::close`]. Other
-    /// handles can commit no more, and each [`gone`](Self::gone) returns. Ending the connections
-    /// takes a device some milliseconds, in which this call blocks.
+    /// Ends the set without loss, within `limit`, as [`commit::Replicas::close`]. Other handles
+    /// can commit no more, and each [`gone`](Self::gone) returns. Ending the connections takes a
+    /// device some milliseconds, in which this call blocks.
     ///
     /// # Cancel safety
     ///
@@ -540,8 +525,8 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// As [`commit::Replicas::close`]. [`Error::InvalidArgument`] also if the driver of the reactor
-    /// never ran or is gone.
+    /// As [`commit::Replicas::close`]. [`Error::InvalidArgument`] also without a
+    /// [`Driver`](crate::Driver).
     pub async fn close(self, limit: Duration) -> Result<()> {
         let shared = &self.shared;
         let last = shared.read(|state| state.set.last());

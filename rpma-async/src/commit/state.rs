@@ -21,13 +21,11 @@ pub(super) struct WriterState {
     /// The sources of commits that are not released, with the commits' numbers.
     pub(super) sources: VecDeque<(u64, Frozen)>,
     pub(super) reads: Reads,
-    /// The last commit.
     pub(super) last: Option<Ticket>,
     /// The last look began when no completion could come any more.
     pub(super) was_quiet: bool,
 }
 
-/// The condition for which a task waits.
 #[derive(Clone, Copy)]
 pub(super) enum Wanted {
     Durable(Ticket),
@@ -70,7 +68,6 @@ impl WriterState {
         self.writer.take()
     }
 
-    /// Why the connection is over.
     pub(super) fn why_over(&self) -> Error {
         let reason = self.writer().conn().reason().map(error::unnumbered);
         reason.unwrap_or(Error::NotConnected(NotConnected::Closed))
@@ -225,7 +222,6 @@ impl WriterState {
     }
 }
 
-/// The parts of a commit.
 #[inline]
 fn parts<const N: usize>(
     sources: &[(RemoteSlice, Frozen); N],

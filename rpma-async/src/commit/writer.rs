@@ -2,8 +2,7 @@
 //!
 //! It owns the writer of rpma, behind one short lock, the sources of its commits, and the
 //! destinations of its reads. A task that waits, a commit that finds no room, or the driver takes
-//! the lock and looks. So blocks go back to their pool when the device has finished with them, even
-//! if no task waits.
+//! the lock and looks.
 //!
 //! Torn down with the last handle: the reactor forgets it; the connection is destroyed; the blocks
 //! go back to their pools. If the queue pair cannot be destroyed, they are leaked.
@@ -25,9 +24,9 @@ use crate::reactor::Reactor;
 use crate::timeout::timeout;
 use crate::watched::Watched;
 
-/// Commits to one server by one method, and is awaited. It is the awaited form of
-/// [`rpma::commit::Writer`], with the same tickets, fates and errors. Clones are handles of the
-/// same writer: any task and any thread may commit, and wait for any ticket.
+/// Commits to one server by one method: the awaited form of [`rpma::commit::Writer`], with the
+/// same tickets, fates and errors. Clones are handles of the same writer: any task and any thread
+/// may commit, and wait for any ticket.
 ///
 /// A commit is posted at once, and is executed in the order of the calls. So a task can post
 /// several commits, to one writer or to many, before it waits for the first.
@@ -133,10 +132,9 @@ impl Writer {
     /// too.
     ///
     /// With [`Method::Server`] the wait asks after each 50 ms of silence whether the server's host
-    /// is there. So if the host is gone, the wait ends with an error after the connection's
-    /// retries. A program needs no limit for that case. If only the server's *program* is stopped
-    /// (`SIGSTOP`, a deadlock), its device answers, and the wait has no end: set a limit with
-    /// [`Reactor::timeout`](crate::Reactor::timeout).
+    /// is there, so a host that is gone ends the wait after the connection's retries. If only the
+    /// server's *program* is stopped (`SIGSTOP`, a deadlock), its device answers, and the wait has
+    /// no end: set a limit with [`Reactor::timeout`](crate::Reactor::timeout).
     ///
     /// # Cancel safety
     ///
@@ -146,7 +144,7 @@ impl Writer {
     ///
     /// As [`commit::Writer::wait`]: the reason for which the connection is over. The commit may be
     /// there, and may become durable later ([`Fate::Unknown`]). [`Error::InvalidArgument`] for a
-    /// ticket of another writer, and if the driver of the reactor never ran or is gone.
+    /// ticket of another writer, and without a [`Driver`](crate::Driver).
     pub async fn durable(&self, ticket: Ticket) -> Result<()> {
         let judge = move |state: &mut WriterState| {
             let settled = state.writer().settled(ticket)?;
@@ -158,23 +156,18 @@ impl Writer {
     /// Waits until there is room for another commit. The room is not reserved: of several tasks
     /// that wait, one commits first.
     ///
-    /// # Cancel safety
-    ///
-    /// It only waits: it may be dropped at any time.
-    ///
     /// # Errors
     ///
     /// As [`commit::Writer::wait_room`]: the reason for which the connection is over.
-    /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
+    /// [`Error::InvalidArgument`] without a [`Driver`](crate::Driver).
     pub async fn room(&self) -> Result<()> {
         let judge = |state: &mut WriterState| state.room();
         self.shared.wait(Wanted::Room, judge).await
     }
 
     /// Reads `src` of the server into `dst`, and posts the read before it returns: as
-    /// [`Conn::read`](crate::Conn::read), on the connection of the commits. To recover, a program
-    /// reads the tail and the records before it, and commits afterwards. The lengths must be equal:
-    /// see [`Lease::truncate`].
+    /// [`Conn::read`](crate::Conn::read), on the connection of the commits. The lengths must be
+    /// equal: see [`Lease::truncate`].
     ///
     /// A read is executed after the commits that were posted before. The order is that of
     /// [`rpma::Conn::read`].
@@ -286,14 +279,10 @@ impl Writer {
     /// Only an operation that fails, or a keep-alive
     /// ([`ConnCfg::set_keep_alive`](rpma::ConnCfg::set_keep_alive)), detects that a host is gone.
     ///
-    /// # Cancel safety
-    ///
-    /// It only waits: it may be dropped at any time.
-    ///
     /// # Errors
     ///
     /// The failure with which the connection has ended, if there is no event of its end.
-    /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
+    /// [`Error::InvalidArgument`] without a [`Driver`](crate::Driver).
     pub async fn closed(&self) -> Result<ConnEvent> {
         let judge = |state: &mut WriterState| {
             let conn = state.writer().conn();

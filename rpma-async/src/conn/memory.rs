@@ -41,7 +41,6 @@ pub(super) fn into_held(memory: impl Memory) -> Option<Held> {
     memory.into_held().map(|held| held.0)
 }
 
-/// The memory of an operation that has succeeded.
 #[inline]
 pub(super) fn succeeded<B: Memory>(memory: B) -> B {
     memory.succeeded()

@@ -26,16 +26,15 @@ use crate::inbox::Inbox;
 /// task and any thread may post, and await.
 ///
 /// It ends with [`close`](Self::close), with [`abort`](Self::abort), or when all of its handles,
-/// [`Op`]s, [`Message`](crate::Message)s and its [`Inbox`] are dropped. The thread of the last drop
-/// destroys the queues. This takes a device some milliseconds. If the driver is handling the
-/// connection at that moment, the driver destroys them. An [`Op`] that is forgotten (`mem::forget`)
-/// leaks the connection.
+/// [`Op`]s, [`Message`](crate::Message)s and its [`Inbox`] are dropped. The thread of the last
+/// drop, or the driver, destroys the queues, which takes a device some milliseconds. An [`Op`]
+/// that is forgotten (`mem::forget`) leaks the connection.
 ///
 /// When the peer ends the connection, or is lost, the reactor disconnects. Operations in flight
-/// complete as flushed, and all tasks that sleep are woken with the reason. If a side only waits,
-/// only a keep-alive detects that its peer is lost
-/// ([`ConnCfg::set_keep_alive`](rpma::ConnCfg::set_keep_alive)). Without a keep-alive, a server
-/// keeps the connections of lost clients for ever. The driver sends the probes of the keep-alive.
+/// complete as flushed, and all tasks that sleep are woken with the reason. A side that only waits
+/// detects a lost peer only by a keep-alive
+/// ([`ConnCfg::set_keep_alive`](rpma::ConnCfg::set_keep_alive)), whose probes the driver sends.
+/// Without one, a server keeps the connections of lost clients for ever.
 ///
 /// # Example
 ///

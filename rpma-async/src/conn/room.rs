@@ -19,10 +19,6 @@ impl Conn {
     /// The room is not reserved: of several tasks that wait, one posts first, and the others may
     /// find the queue full again.
     ///
-    /// # Cancel safety
-    ///
-    /// It only waits: it may be dropped at any time.
-    ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the queue has fewer slots, or if the driver is gone. If the
@@ -57,7 +53,6 @@ impl Conn {
     }
 }
 
-/// A wait for room.
 struct Waiting {
     shared: Arc<Shared>,
     wanted: Room,
@@ -65,7 +60,6 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Why there will be no room.
     fn why_not(&self) -> Option<Error> {
         let (shared, slots) = (
             &self.shared,

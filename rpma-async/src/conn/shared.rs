@@ -123,19 +123,16 @@ impl Shared {
         }
     }
 
-    /// The queue in which receives complete.
     pub(crate) fn receive_queue(&self) -> &Queue {
         self.queue(CqKind::Receive)
     }
 
-    /// Takes the lock of the operations.
     #[inline]
     fn ops(&self) -> Locked<'_> {
         // A panic under it, in the clone of a waker, leaves them whole.
         self.ops.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An operation was posted.
     #[inline]
     pub(crate) fn posted(&self, posted: Posted) -> u64 {
         let number = posted.number();
@@ -186,7 +183,6 @@ impl Shared {
         next.into_iter().for_each(wake);
     }
 
-    /// Polls completions, and settles them.
     #[inline(always)]
     pub(super) fn poll(&self, queue: &Queue, wcs: &mut [Wc]) -> Result<Polled, Box<Error>> {
         let ops = self.ops();
@@ -457,7 +453,6 @@ impl Shared {
         }
     }
 
-    /// Takes the events of the connection.
     pub(crate) fn take_events(self: &Arc<Self>) {
         loop {
             match self.conn().next_event() {
@@ -513,7 +508,6 @@ impl Shared {
         self.is_established.load(Ordering::SeqCst)
     }
 
-    /// The event with which it ended.
     pub(crate) fn end(&self) -> Option<&ConnEvent> {
         self.conn().ended()
     }
@@ -540,7 +534,6 @@ impl Shared {
         }
     }
 
-    /// Why nothing completes any more.
     pub(crate) fn given_up(&self) -> Option<Error> {
         self.given_up.get().map(once_more)
     }
@@ -603,7 +596,6 @@ fn is_success(wc: &Wc, number: u64) -> bool {
     is_it && wc.status() == WcStatus::SUCCESS
 }
 
-/// The wait for an operation.
 #[derive(Debug)]
 pub(super) struct Awaiting {
     pub(super) number: u64,
@@ -636,7 +628,6 @@ pub(super) enum Room {
     Idle,
 }
 
-/// The result of a poll.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Polled {
     pub(super) count: u32,

@@ -95,7 +95,6 @@ impl Core {
         }
     }
 
-    /// Reserves a key.
     pub(crate) fn join(&self, member: Weak<dyn Member>) -> u64 {
         self.table.lock().insert(member)
     }
@@ -121,7 +120,6 @@ impl Core {
         drop(left);
     }
 
-    /// The member with this key, unless it has left.
     #[inline]
     pub(super) fn member(&self, key: u64) -> Option<Arc<dyn Member>> {
         self.table.lock().get(key)
@@ -137,7 +135,6 @@ impl Core {
         !self.table.lock().is_empty()
     }
 
-    /// Sets a timer.
     pub(crate) fn set_timer(&self, at: Instant, due: Due) -> Timer {
         let (timer, is_first) = self.timers.lock().add(at, due);
         if is_first {

@@ -47,9 +47,10 @@ const EARLY: Duration = Duration::from_millis(20);
 
 /// Wakes the tasks of a [`Reactor`](crate::Reactor): a future for the program to spawn.
 ///
-/// It ends when the last handle of the reactor, of its connections and of its listeners is dropped.
-/// If it is dropped earlier, each wait on a connection, a listener or another object of the reactor
-/// fails with [`Error::InvalidArgument`]. [`Reactor::timeout`](crate::Reactor::timeout) and
+/// It ends when the last handle of the reactor, of its connections and of its listeners is
+/// dropped. If it is dropped earlier, each wait on a connection, a listener or another object of
+/// the reactor fails with [`Error::InvalidArgument`]. If it never runs, they fail after about five
+/// seconds. [`Reactor::timeout`](crate::Reactor::timeout) and
 /// [`Monitor::until`](crate::Monitor::until) return `None` then.
 /// [`Pool::lease`](crate::Pool::lease) still waits.
 ///
@@ -314,7 +315,6 @@ impl Turns {
         self.sweep();
     }
 
-    /// Lets all members look.
     fn sweep(&self) {
         for member in self.core.members() {
             member.look();

@@ -43,7 +43,6 @@ impl Timers {
         self.due.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes one that is due.
     pub(crate) fn take(&mut self, now: Instant) -> Option<Due> {
         let first = self.due.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())

@@ -62,7 +62,6 @@ pub(crate) struct Blocks<M> {
     base: NonNull<u8>,
     /// The bytes from one block to the next.
     stride: usize,
-    /// The bytes of a block.
     size: usize,
     /// The holders of each block that is not free.
     holders: Box<[AtomicU32]>,
@@ -107,12 +106,10 @@ impl<M: Memory> Blocks<M> {
         self.size
     }
 
-    /// How many blocks are free.
     pub(crate) fn available(&self) -> usize {
         self.free.lock().len()
     }
 
-    /// Takes a free block.
     #[inline]
     pub(crate) fn take(self: &Arc<Self>) -> Option<Exclusive<M>> {
         let index = self.free.lock().pop()?;
@@ -247,7 +244,6 @@ impl<M: Memory> Exclusive<M> {
         self.0.bytes(0, len)
     }
 
-    /// As [`bytes`](Self::bytes), to write.
     #[inline]
     pub(crate) fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
         let len = len.min(self.0.blocks.size);
@@ -308,7 +304,6 @@ impl Exclusive<Region> {
 pub(crate) struct Common<M: Memory>(Holder<M>);
 
 impl<M: Memory> Common<M> {
-    /// The bytes of the block from `from` to `to`, as far as it has them.
     #[inline]
     pub(crate) fn bytes(&self, from: usize, to: usize) -> &[u8] {
         self.0.bytes(from, to)
@@ -325,7 +320,6 @@ impl<M: Memory> Common<M> {
 }
 
 impl Common<Region> {
-    /// The bytes of the block from `from` to `to`, for an operation.
     #[inline]
     pub(crate) fn region(&self, from: usize, to: usize) -> Result<MrSlice<'_>> {
         self.0.blocks.region(self.0.index, from, to)
@@ -479,7 +473,6 @@ mod tests {
         assert_eq!(blocks.available(), 2);
     }
 
-    /// The memory stays as long as a block is held.
     #[test]
     fn a_block_outlives_its_pool() {
         let blocks = blocks(1);
