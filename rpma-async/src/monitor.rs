@@ -133,6 +133,10 @@ impl<T> Monitor<T> {
     /// Waits until `look` returns `Some`, for at most `limit` (`Duration::MAX` is for ever). It
     /// calls `look` at once, and again after each change. `None` means that the limit has passed,
     /// or that the driver of the reactor is gone ([`Reactor::timeout`]).
+    ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time.
     pub async fn until<R>(
         &self,
         limit: Duration,
@@ -144,6 +148,10 @@ impl<T> Monitor<T> {
     /// Waits as [`until`](Self::until) does, and looks again only after changes with which the
     /// [progress](Self::with_progress) is at least `number`. So of many tasks that wait, each
     /// change wakes those that it is for.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time.
     pub async fn until_reached<R>(
         &self,
         number: u64,

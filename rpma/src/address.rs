@@ -266,6 +266,7 @@ mod tests {
         }
     }
 
+    /// Promise: the advice about a link-local address is about its interface.
     #[test]
     fn a_link_local_address_has_advice_of_its_own() {
         let with = |addr: &str| {

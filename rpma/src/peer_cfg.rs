@@ -249,6 +249,7 @@ mod tests {
         DevicePath::PastCaches,
     ];
 
+    /// Promise: the processor makes data durable only in memory with a known domain.
     #[test]
     fn the_processor_of_a_known_domain() {
         for (domain, persists) in [
@@ -284,6 +285,7 @@ mod tests {
         }
     }
 
+    /// Promise: a program without declarations about its host gets no promise.
     #[test]
     fn the_defaults_promise_nothing() {
         let cfg = PeerCfg::for_platform(Domain::default(), DevicePath::default());

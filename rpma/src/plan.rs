@@ -276,6 +276,7 @@ fn check_keep_alive_over_tcp(keep_alive: Option<Duration>) -> Result<()> {
 mod tests {
     use super::*;
 
+    /// Promise: on iWARP a keep-alive is long enough for a packet that TCP sends again.
     #[test]
     fn a_limit_below_four_of_tcp_is_refused() {
         let four = Duration::from_millis(800);

@@ -342,6 +342,10 @@ impl Replicas {
     /// Only an operation that fails, or a keep-alive
     /// ([`ConnCfg::set_keep_alive`](rpma::ConnCfg::set_keep_alive)), detects that a host is gone.
     ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time.
+    ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] without a [`Driver`](crate::Driver).
@@ -422,6 +426,10 @@ impl Replicas {
     /// A frozen replica delays this call until a keep-alive ends its connection, or until the
     /// replica is set aside.
     ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time.
+    ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] without a [`Driver`](crate::Driver).
@@ -439,6 +447,10 @@ impl Replicas {
     /// Waits until the ring has a place for a record of `len` bytes, for at most `limit`
     /// (`Duration::MAX` is for ever). The place is not reserved: of several tasks that wait, one
     /// commits first.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time.
     ///
     /// # Errors
     ///

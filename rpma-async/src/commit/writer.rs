@@ -156,6 +156,10 @@ impl Writer {
     /// Waits until there is room for another commit. The room is not reserved: of several tasks
     /// that wait, one commits first.
     ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time.
+    ///
     /// # Errors
     ///
     /// As [`commit::Writer::wait_room`]: the reason for which the connection is over.
@@ -278,6 +282,10 @@ impl Writer {
     ///
     /// Only an operation that fails, or a keep-alive
     /// ([`ConnCfg::set_keep_alive`](rpma::ConnCfg::set_keep_alive)), detects that a host is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time.
     ///
     /// # Errors
     ///

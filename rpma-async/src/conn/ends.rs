@@ -15,6 +15,10 @@ impl Conn {
     /// Waits for the end of the connection, and returns its event: the peer closed it, was lost,
     /// or has answered this side's end.
     ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time.
+    ///
     /// # Errors
     ///
     /// The first failure of the connection, if the connection failed before an event of its end

@@ -19,6 +19,10 @@ impl Conn {
     /// The room is not reserved: of several tasks that wait, one posts first, and the others may
     /// find the queue full again.
     ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time.
+    ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the queue has fewer slots, or if the driver is gone. If the

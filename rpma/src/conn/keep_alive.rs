@@ -417,6 +417,8 @@ mod tests {
         }
     }
 
+    /// Promise: silence of D ends the connection, and it ends after three quarters of D at the
+    /// earliest, whenever the last sign came.
     #[test]
     fn the_end_comes_between_three_quarters_of_the_limit_and_the_limit() {
         for tenths in 0..30 {
@@ -458,6 +460,7 @@ mod tests {
         assert_eq!(seen.probes, 100 * 16 / 6 + 1);
     }
 
+    /// Promise: a look that comes too early has no effect.
     #[test]
     fn looks_before_the_time_change_nothing() {
         let mut seen = Seen::new();
@@ -497,6 +500,7 @@ mod tests {
         }
     }
 
+    /// Promise: a program that looks only now and then notices at its fourth look.
     #[test]
     fn a_program_that_looks_seldom_notices_at_the_fourth_look() {
         let mut seen = Seen::new();
@@ -506,6 +510,7 @@ mod tests {
         assert_eq!(seen.look(240.0), Step::End);
     }
 
+    /// Promise: no limit is too long for the clock.
     #[test]
     fn the_longest_limit_is_possible() {
         let now = Instant::now();

@@ -84,6 +84,7 @@ fn whole() -> Offer {
     offer
 }
 
+/// Promise: each identity of a site travels by itself, and is never left out.
 #[test]
 fn each_identity_of_a_site_travels() {
     for known in 0..8_u64 {

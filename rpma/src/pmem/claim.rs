@@ -366,6 +366,7 @@ mod tests {
         assert!(Word::new(Some(1), node(2)).may_be_alive_beside(unknown));
     }
 
+    /// Promise: of two programs that find no mark at the same time, one claims the memory.
     #[test]
     fn one_of_two_claims() {
         for _ in 0..200 {

@@ -120,6 +120,7 @@ mod tests {
         assert_eq!(of("size", UUID), None);
     }
 
+    /// Promise: the links of udev are followed to the block device.
     #[test]
     fn a_file_system_is_found_by_its_link() {
         let links = tempfile::tempdir().unwrap();

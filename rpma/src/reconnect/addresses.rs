@@ -276,6 +276,7 @@ mod tests {
         assert!(matches!(other, Err(Error::InvalidArgument(_))));
     }
 
+    /// Promise: a refusal by the server ends it, because another address leads to the same server.
     #[test]
     fn a_refusal_ends_it() {
         let private_data = Refusal::new(RefusalCode::OldEpoch, "old").encode();

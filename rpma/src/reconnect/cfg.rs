@@ -142,6 +142,7 @@ impl Jitter {
 mod tests {
     use super::*;
 
+    /// Promise: the documented sequence of waits.
     #[test]
     fn waits_double_up_to_the_longest() {
         let cfg = ReconnectCfg::new();
@@ -154,6 +155,7 @@ mod tests {
         assert_eq!(cfg.wait_after(2), Duration::MAX);
     }
 
+    /// Promise: a wait is between its half and its whole, and clients are spread over that time.
     #[test]
     fn waits_are_spread_over_their_second_half() {
         let wait = Duration::from_secs(8);

@@ -90,6 +90,7 @@ mod tests {
     }
 
     proptest! {
+        /// Promise: bytes that are no refusal count as no reason.
         #[test]
         fn garbage_is_no_reason(bytes: Vec<u8>) {
             prop_assume!(Refusal::decode(&bytes).is_err());

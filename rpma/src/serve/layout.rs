@@ -233,6 +233,7 @@ mod tests {
         }
     }
 
+    /// Promise: a key outside of the layout has no part.
     #[test]
     fn other_keys_have_no_part() {
         let layout = Layout::new(3, 100).expect("fits");

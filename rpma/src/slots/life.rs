@@ -334,6 +334,8 @@ mod tests {
         WcFailure::for_test(wr_id, WcStatus::WR_FLUSH_ERR)
     }
 
+    /// Promise: a thread that finds a connection over finds the cause and the time, whenever it
+    /// looks.
     #[test]
     fn the_end_comes_after_its_cause() {
         for _ in 0..500 {
@@ -357,6 +359,7 @@ mod tests {
         }
     }
 
+    /// Promise: a flushed operation explains no end, and is explained by it.
     #[test]
     fn a_flushed_operation_is_no_cause() {
         let of = |slots: &ConnSlots| (slots.reason(), slots.reason_of(flushed(7)));

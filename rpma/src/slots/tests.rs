@@ -363,6 +363,7 @@ fn nobody_posts_behind_a_failed_post() {
     }
 }
 
+/// Promise: after a failed post no thread posts, even before the connection has ended.
 #[test]
 fn nobody_posts_before_a_failed_post_has_ended_the_connection() {
     let device = Device::new(4);

@@ -186,6 +186,7 @@ mod tests {
         assert_eq!(identity, 9, "it changes by one store");
     }
 
+    /// Promise: each field of the places is compared by itself, and the error has both numbers.
     #[test]
     fn each_difference_of_the_places_is_named() {
         let Places { first, len, count } = HEADER.places;
