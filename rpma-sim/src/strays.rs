@@ -15,7 +15,6 @@ use crate::state::State;
 use crate::timer::Timer;
 use crate::types::ibv_send_flags;
 
-/// The requests of each queue pair that has left some.
 #[derive(Debug, Default)]
 pub(crate) struct Strays(BTreeMap<u32, Left>);
 

@@ -24,11 +24,10 @@ use crate::state::Shared;
 /// connection, and requests that have not completed are flushed. TCP repeats for 15 minutes.
 ///
 /// Requests are counted as devices see them: `rpma`'s flush is a read if the device has no flush
-/// of its own, and `Conn::close` writes 0 bytes. A call that arms a fault counts the
-/// requests that come after the call, in the order in which the peer gets them. A request that is
-/// repeated counts once, for instance a message that finds no receive. Each call arms a fault for
-/// one request, and several faults may be armed at once. If two are due at the same request, the
-/// one that was armed later happens to the next request.
+/// of its own, and `Conn::close` writes 0 bytes. `nth` counts the requests after the call, 1 being
+/// the next, in the order in which the peer gets them. A request that is repeated counts once, for
+/// instance a message that finds no receive. Several faults may be armed at once. If two are due
+/// at the same request, the one that was armed later happens to the next request.
 ///
 /// The client and the server may be the same host.
 #[derive(Clone, Debug)]
@@ -61,8 +60,8 @@ impl Fabric {
 }
 
 impl Link {
-    /// The `nth` request from now on, 1 being the next, does not arrive: it is not executed, and
-    /// ends as `RETRY_EXC_ERR`.
+    /// The `nth` request from now on does not arrive: it is not executed, and ends as
+    /// `RETRY_EXC_ERR`.
     ///
     /// # Panics
     ///
@@ -71,10 +70,9 @@ impl Link {
         self.arm(nth, LinkFault::Request);
     }
 
-    /// The `nth` request from now on, 1 being the next, is executed, and yet ends as
-    /// `RETRY_EXC_ERR`: its acknowledgement does not arrive. The requester cannot distinguish this
-    /// from [`lose_request`](Self::lose_request). A read places no bytes, as they come with the
-    /// answer.
+    /// The `nth` request from now on is executed, and yet ends as `RETRY_EXC_ERR`: its
+    /// acknowledgement does not arrive. The requester cannot distinguish this from
+    /// [`lose_request`](Self::lose_request). A read places no bytes, as they come with the answer.
     ///
     /// If the responder refuses the request, it ends as refused.
     ///
@@ -85,13 +83,11 @@ impl Link {
         self.arm(nth, LinkFault::Acknowledgement);
     }
 
-    /// The `nth` request from now on, 1 being the next, is executed, and so are all later requests
-    /// of its queue pair. All their acknowledgements are lost. The device sends the `nth` request
-    /// again until its retries are exhausted, and until then the requests that the program posts
-    /// are executed as well. Then the `nth` request ends as `RETRY_EXC_ERR`, and the others as
-    /// flushed.
-    ///
-    /// So the first operation that failed need not be the first that was not executed.
+    /// The `nth` request from now on is executed, and so are all later requests of its queue pair.
+    /// All their acknowledgements are lost. The device sends the `nth` request again until its
+    /// retries are exhausted, and until then the requests that the program posts are executed as
+    /// well. Then the `nth` request ends as `RETRY_EXC_ERR`, and the others as flushed. So the
+    /// first operation that failed need not be the first that was not executed.
     ///
     /// # Panics
     ///
@@ -100,9 +96,9 @@ impl Link {
         self.arm(nth, LinkFault::AllAcknowledgements);
     }
 
-    /// One packet of the `nth` request from now on, 1 being the next, is lost. The device sends the
-    /// request again after its acknowledgement timeout, and with it all later requests, so that
-    /// only time is lost. It reads the data of the lost packet and of all later ones again.
+    /// One packet of the `nth` request from now on is lost. The device sends the request again
+    /// after its acknowledgement timeout, and with it all later requests, so that only time is
+    /// lost. It reads the data of the lost packet and of all later ones again.
     ///
     /// On soft-RoCE of Linux 6.12 a native flush or atomic write that is sent again fails with
     /// `REM_ACCESS_ERR`.
@@ -114,8 +110,8 @@ impl Link {
         self.arm(nth, LinkFault::Packet);
     }
 
-    /// The acknowledgement of the `nth` request from now on, 1 being the next, is lost once: the
-    /// request is executed, and completes after the device has sent it again.
+    /// The acknowledgement of the `nth` request from now on is lost once: the request is executed,
+    /// and completes after the device has sent it again.
     ///
     /// On soft-RoCE of Linux 6.12 a native flush or atomic write ends as `RETRY_EXC_ERR` instead,
     /// when its retries are exhausted.
@@ -127,10 +123,9 @@ impl Link {
         self.arm(nth, LinkFault::Answer);
     }
 
-    /// The `nth` plain RDMA write from now on, 1 being the next, places only its first `bytes`
-    /// bytes, and ends as `RETRY_EXC_ERR`. Writes with immediate data, atomic writes and all other
-    /// requests are not counted; `Conn::atomic_write` is a plain write where the device has no
-    /// atomic one.
+    /// The `nth` plain RDMA write from now on places only its first `bytes` bytes, and ends as
+    /// `RETRY_EXC_ERR`. Writes with immediate data, atomic writes and all other requests are not
+    /// counted; `Conn::atomic_write` is a plain write where the device has no atomic one.
     ///
     /// A device sends a write in packets and places each one as it comes. So real lengths are
     /// multiples of the path's MTU: 1024 bytes on soft-RoCE over Ethernet, up to 4096. Any other
@@ -222,8 +217,7 @@ impl Link {
 
     /// From now on no message arrives, in either direction, until [`heal`](Self::heal).
     ///
-    /// A request is repeated until its retries are exhausted, and ends as `RETRY_EXC_ERR` then. On
-    /// soft-RoCE a retry count of 7 has no end.
+    /// A request is repeated until its retries are exhausted, and ends as `RETRY_EXC_ERR` then.
     ///
     /// The connection manager repeats messages as well, as the kernel's does
     /// (`drivers/infiniband/core/cm.c` and `cma.c`):
@@ -247,12 +241,10 @@ impl Link {
     }
 
     /// From now on no message arrives in this direction, until [`heal`](Self::heal). The other
-    /// direction is open.
-    ///
-    /// Requests of the other direction arrive and are executed, and their acknowledgements are
-    /// lost. This is the same as [`lose_acknowledgements`](Self::lose_acknowledgements) for each
-    /// connection. Requests of this direction, and messages of the connection manager, behave as
-    /// in a [`partition`](Self::partition).
+    /// direction is open: its requests are executed, and their acknowledgements are lost, as after
+    /// [`lose_acknowledgements`](Self::lose_acknowledgements) for each connection. Requests of
+    /// this direction, and messages of the connection manager, behave as in a
+    /// [`partition`](Self::partition).
     pub fn block(&self) {
         let way = (self.from, self.to);
         self.shared.lock().links.parted.insert(way);
@@ -272,8 +264,8 @@ impl Link {
         self.shared.changed.notify_all();
     }
 
-    /// Takes back all armed faults of this link that have not happened yet: lost requests, lost
-    /// packets, lost acknowledgements and partial writes. Returns the number of these faults.
+    /// Takes back all armed faults of this link that have not happened yet, and returns their
+    /// number.
     pub fn disarm(&self) -> usize {
         let mut state = self.shared.lock();
         let armed = &mut state.links.armed;
@@ -293,10 +285,9 @@ impl Fabric {
     /// late that requests to other hosts pass them. All requests of one post arrive together.
     ///
     /// Without it a request is executed when its program polls, so replicas answer in the order of
-    /// their polls. A program that takes the answer of one replica for those of all passes such a
-    /// test. The fabric's [seed](Self::seeded) chooses which requests are late. Without a seed, the
-    /// same ones are late in each run of the same program, as in the time of an async program
-    /// ([`follow`](Self::follow)). [`explore`](crate::explore) always tries both.
+    /// their polls. The fabric's [seed](Self::seeded) chooses which requests are late. Without a
+    /// seed, the same ones are late in each run of the same program, as in the time of an async
+    /// program ([`follow`](Self::follow)). [`explore`](crate::explore) always tries both.
     ///
     /// A late request takes 0.4 ms, or 10 ms while a test watches for losses of power. Where a
     /// test has set a delay ([`Link::delay`], [`Link::delay_up_to`]), that holds instead.
@@ -328,8 +319,8 @@ impl Host {
     }
 
     /// The `nth` message that takes a receive on this host from now on, 1 being the next, is never
-    /// complete, as if its client died in the middle of it. So the receive is not complete either.
-    /// No byte of the message is placed. Messages are sends and writes with immediate data, of
+    /// complete, as if its client died in the middle of it. No byte of the message is placed, and
+    /// the receive is not complete either. Messages are sends and writes with immediate data, of
     /// queue pairs of any host.
     ///
     /// At the requester the message ends as `RETRY_EXC_ERR` at once, as after

@@ -18,22 +18,16 @@ use crate::timer::Timer;
 /// Later than most limits of a program.
 pub(crate) const BEYOND_LIMITS: Duration = Duration::from_secs(60);
 
-/// The fault of a request on its way. The request then ends as `IBV_WC_RETRY_EXC_ERR`.
+/// The fault of a request on its way, named after the method that arms it, which has its rules
+/// (`Link`, `Host::lose_receive`). `Rest` is that of `Link::place_only`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkFault {
-    /// It does not arrive.
     Request,
-    /// It is executed, and the requester never hears of it.
     Acknowledgement,
-    /// As that, and so is every later request of its queue pair, until the retries are exhausted.
     AllAcknowledgements,
-    /// One packet of it is lost, and it is sent again.
     Packet,
-    /// Its acknowledgement is lost once, and it is sent again.
     Answer,
-    /// For a plain write: only so many bytes of it arrive.
     Rest { placed: usize },
-    /// For a message: it takes a receive, and is never complete.
     Receive,
 }
 
@@ -84,12 +78,10 @@ impl Way {
         ]
     }
 
-    /// Its fault is over.
     pub(crate) fn has_no_fault(&mut self) {
         self.fault = None;
     }
 
-    /// It is on its way from now on, unless it is already.
     pub(crate) fn set_out(&mut self, delay: u64) {
         self.travels.get_or_insert(delay);
     }
@@ -99,7 +91,6 @@ impl Way {
     }
 }
 
-/// The state of the network.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     frozen: BTreeSet<usize>,
@@ -132,7 +123,6 @@ enum Delay {
     UpTo(Duration),
 }
 
-/// A fault that is to happen, once.
 #[derive(Debug)]
 struct Armed {
     /// From anywhere and to anywhere, if it is `None`.
@@ -144,7 +134,6 @@ struct Armed {
 }
 
 impl Links {
-    /// The number of one more delay.
     pub(crate) fn new_delay(&mut self) -> u64 {
         self.next_delay += 1;
         self.next_delay
@@ -155,7 +144,6 @@ impl Links {
         self.kept.push((from, to, message));
     }
 
-    /// How many requests there were.
     pub(crate) fn requests(&self) -> u32 {
         self.requests
     }
@@ -221,7 +209,6 @@ impl State {
         !self.is_dead(to) && !links.frozen.contains(&to) && !links.parted.contains(&(from, to))
     }
 
-    /// Whether a queue pair is of a device that stands still.
     pub(crate) fn is_frozen(&self, qp: u32) -> bool {
         self.links.frozen.contains(&self.host_of(&self.qps[qp]))
     }
@@ -243,13 +230,11 @@ impl State {
         self.nics[qp.nic].host
     }
 
-    /// From where to where a queue pair's requests go.
     fn way_of(&self, qp: &Qp) -> Option<(usize, usize)> {
         let peer = self.qps.get(qp.peer?)?;
         Some((self.host_of(qp), self.host_of(peer)))
     }
 
-    /// A queue pair is connected to a peer.
     pub(crate) fn note_ends(&mut self, number: u32, peer: u32) {
         if let Some(peer) = self.qps.get(peer) {
             let ends = (self.host_of(&self.qps[number]), self.host_of(peer));
@@ -262,7 +247,6 @@ impl State {
         self.links.ends.get(&number).map(|(_, to)| *to)
     }
 
-    /// The queue pairs for which that holds.
     fn qps_where(&self, holds: impl Fn(&Qp) -> bool) -> Vec<u32> {
         let those = self.qps.iter().filter(|(_, qp)| holds(qp));
         those.map(|(number, _)| number).collect()
@@ -422,7 +406,6 @@ impl State {
         }
     }
 
-    /// A fault of a request is over.
     pub(crate) fn fault_is_over(&mut self, number: u32, index: usize) {
         self.qps[number].sends[index].way.fault = None;
     }
@@ -439,7 +422,6 @@ impl State {
         self.links.count(host, host, lost).is_some()
     }
 
-    /// Whether a message that takes a receive of a queue pair may be one that is never complete.
     pub(crate) fn may_lose_receive(&self, peer: u32) -> bool {
         let host = self.host_of(&self.qps[peer]);
         let mut armed = self.links.armed.iter();
