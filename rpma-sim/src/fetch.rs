@@ -13,7 +13,6 @@ use crate::state::State;
 const PACKET: u64 = 1024;
 
 impl Send {
-    /// Whether its data is in the program's memory.
     fn sends_memory(&self) -> bool {
         let is_there = matches!(self.data, Data::At(_)) && self.data.len() > 0;
         is_there && !self.operation.is_slow()

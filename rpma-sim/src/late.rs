@@ -1,10 +1,8 @@
 //! Writes that a device has executed, and that the programs of its host do not see yet.
 //!
 //! A device acknowledges a write before the bytes are in memory, and verbs orders completions and
-//! not placement. On a device that [reorders](crate::Profile::STRICT) some plain writes therefore
-//! wait here. They become visible in any order, except that writes to the same bytes keep theirs.
-//! Something that the same queue pair sends after them brings them all: a read, a flush of their
-//! range, a message, immediate data, a native atomic write.
+//! not placement. On a device that reorders, some plain writes therefore wait here, by the rules
+//! of [`Profile::STRICT`](crate::Profile::STRICT).
 //!
 //! The device owns the bytes meanwhile, and they land before their region is deregistered. So no
 //! write reaches freed memory.
@@ -38,7 +36,6 @@ fn with_fabrics<T>(run: impl FnOnce(&mut Vec<Weak<Shared>>) -> T) -> T {
 /// How many reads are kept for [`Fabric::early_reads`].
 const MOST: usize = 100;
 
-/// The writes of a fabric that are late.
 #[derive(Debug, Default)]
 pub(crate) struct LateWrites {
     /// Oldest first.
@@ -61,7 +58,6 @@ struct Write {
     part: Part,
     bytes: Vec<u8>,
     send: Send,
-    /// A program has read bytes of it.
     is_seen: bool,
 }
 
@@ -182,7 +178,6 @@ impl State {
         self.clock.after(delay, Timer::Late { number });
     }
 
-    /// It is time for a late write.
     pub(crate) fn late_lands(&mut self, number: u64) {
         let waiting = self.late.waiting.iter();
         let Some(late) = waiting.clone().find(|late| late.number == number) else {
@@ -206,7 +201,6 @@ impl State {
         });
     }
 
-    /// All that is late for a host is visible.
     pub(crate) fn land_on(&mut self, host: usize) {
         self.land(|late| late.host == host);
     }
@@ -244,13 +238,11 @@ impl State {
         self.late.clean();
     }
 
-    /// A host has lost its power, and the writes that were late for it.
     pub(crate) fn lose_late(&mut self, host: usize) {
         self.late.waiting.retain(|late| late.host != host);
         self.late.clean();
     }
 
-    /// A program has read bytes.
     fn is_read(&mut self, part: Part) {
         let late = &self.late;
         let mut pairs = late.waiting.iter().filter_map(|missing| {

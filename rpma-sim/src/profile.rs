@@ -7,7 +7,6 @@ use crate::call::{Result, errno_of};
 use crate::memory::access;
 use crate::types::ibv_wc_status;
 
-/// The limits of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) qp_wr: u32,
@@ -18,10 +17,9 @@ pub(crate) struct Limits {
     pub(crate) srq_sge: u32,
 }
 
-/// The private data of the connection manager's messages.
+/// The room for private data in the connection manager's messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PrivateData {
-    /// The room of each message.
     pub(crate) request: usize,
     pub(crate) reply: usize,
     pub(crate) reject: usize,
@@ -65,11 +63,8 @@ pub struct Profile {
     pub(crate) vendor_id: u32,
     /// Native flush and native atomic write.
     pub(crate) native: bool,
-    /// Whether connections are TCP streams, and their times: iWARP.
-    ///
-    /// Such a device completes a write or a message when the stream has taken it. A responder that
-    /// refuses a request ends the connection, as it does for a message without a receive. The
-    /// kernel connects queue pairs, and a queue pair that fails ends its connection.
+    /// The times of its TCP streams, if it is iWARP ([`SIW_6_12`](Self::SIW_6_12)). The kernel
+    /// connects queue pairs there.
     pub(crate) tcp: Option<Tcp>,
     pub(crate) limits: Limits,
     pub(crate) max_msg_sz: u32,
@@ -278,7 +273,7 @@ impl Profile {
     };
 
     /// soft-iWARP of Linux 6.12 (`siw`) with rdma-core 56: connections are TCP streams. It follows
-    /// what was measured on a running one, and the source of that kernel.
+    /// measurements of a running one, and the source of that kernel.
     ///
     /// * A write or a message completes with success when its stream has taken it, and the stream
     ///   takes it at once. The peer may refuse it, have no receive for it, be frozen or be gone. So
@@ -288,25 +283,25 @@ impl Profile {
     ///   unless they have a fence.
     /// * A peer that does not answer is noticed when TCP gives up: 15 minutes after the first byte
     ///   that is not acknowledged. Without such a byte it is never noticed.
-    /// * A responder that refuses a request, or has no receive for it, ends the connection. The RNR
-    ///   settings have no effect. Both ends get `RDMA_CM_EVENT_DISCONNECTED`, and what they have
-    ///   posted is flushed. No completion has the reason.
+    /// * A responder that refuses a request, or has no receive for it, ends the connection. The
+    ///   RNR settings have no effect. Both ends get `RDMA_CM_EVENT_DISCONNECTED`, and all that
+    ///   they have posted is flushed. No completion has the reason.
     /// * A queue pair that fails or is destroyed ends its connection, with the same event at both
-    ///   ends. Some of what its stream still has arrives. `RDMA_CM_EVENT_TIMEWAIT_EXIT` never
+    ///   ends. Some of the data in its stream still arrives. `RDMA_CM_EVENT_TIMEWAIT_EXIT` never
     ///   comes.
     /// * Requests and receives that are posted in the error state never complete.
     /// * There is no immediate data, no native flush and no native atomic write. A receive needs a
     ///   buffer, which may have 0 bytes. A post that fails returns a negative errno.
-    /// * `rdma_connect` fails with `ECONNREFUSED` if nobody listens. If the host does not answer,
-    ///   the call blocks until TCP gives up after 131 seconds, and fails with `ETIMEDOUT`. A server
-    ///   has 10 seconds to accept or to reject. A reject has the reason -104, and so has the end of
-    ///   the server's id. Private data arrives without padding.
+    /// * `rdma_connect` fails with `ECONNREFUSED` if no program listens. If the host does not
+    ///   answer, the call blocks until TCP gives up after 131 seconds, and fails with `ETIMEDOUT`.
+    ///   A server has 10 seconds to accept or to reject. A reject has the reason -104, and so has
+    ///   the end of the server's id. Private data arrives without padding.
     /// * The destination of a read needs a remote write right, as iWARP demands it. `siw` itself
     ///   asks for a local one only (`siw_proc_rresp`).
     ///
-    /// The stream never fills. (A real one blocks requests when the peer takes none.) A
-    /// [lost request](crate::Link::lose_request) or acknowledgement interrupts the stream, and both
-    /// ends learn of it. A lost packet, or an acknowledgement that is lost once, costs 200 ms.
+    /// The stream never fills. (A real one blocks requests when the peer takes none.) A lost
+    /// packet, or an acknowledgement that is lost once, costs 200 ms. [`Link`](crate::Link) has
+    /// the other faults.
     pub const SIW_6_12: Self = Self {
         name: "soft-iWARP of Linux 6.12",
         device: "siw",
@@ -409,7 +404,6 @@ impl Profile {
         self
     }
 
-    /// The return value of a post.
     pub(crate) fn result_of_post(&self, posted: Result<()>) -> c_int {
         match errno_of(posted) {
             errno if self.posts_return_negative => -errno,
@@ -417,7 +411,6 @@ impl Profile {
         }
     }
 
-    /// The room of a queue that was asked for with `asked`.
     pub(crate) fn room(&self, asked: u32) -> u32 {
         if self.rounds_up {
             (asked + 1).next_power_of_two() - 1

@@ -1,9 +1,5 @@
-//! Connections that are TCP streams: those of iWARP devices.
-//!
-//! A write or a message completes when its stream has taken it, and a stream takes everything at
-//! once. The peer may refuse it afterwards, or never get it. A read completes when its answer has
-//! come, so later writes and messages may complete before it. A peer that refuses a request, or has
-//! no receive for it, ends the connection (TERMINATE), as does every failure of a queue pair.
+//! Connections that are TCP streams: those of iWARP devices, with the rules of
+//! [`Profile::SIW_6_12`](crate::Profile::SIW_6_12).
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -44,7 +40,6 @@ enum OtherEnd {
 }
 
 impl State {
-    /// Whether a queue pair's connections are TCP streams.
     pub(crate) fn is_tcp(&self, number: u32) -> bool {
         self.profile_of(number).tcp.is_some()
     }
@@ -140,7 +135,7 @@ impl State {
         }
     }
 
-    /// Sends what the stream has, but not this one and later ones.
+    /// Sends the requests in the stream before the one at which `stop` holds.
     pub(crate) fn send_stream(&mut self, number: u32, stop: impl Fn(&Send) -> bool) {
         if self.is_frozen(number) {
             return;
@@ -200,7 +195,6 @@ impl State {
         }
     }
 
-    /// A request has come through the stream.
     fn arrives(&mut self, number: u32, peer: u32, mut send: Send, mut bytes: Vec<u8>) {
         let fault = self.fault_of(number, &mut send);
         match fault {
@@ -251,7 +245,7 @@ impl State {
         }
     }
 
-    /// A responder does not serve a request: it ends the connection.
+    /// A responder does not serve a request: it ends the connection (TERMINATE).
     pub(crate) fn terminate(&mut self, peer: u32, refusal: Refusal) {
         match refusal {
             Refusal::NoReceive => self.fail_qp(peer),
@@ -347,14 +341,13 @@ impl State {
         self.leave(number, peer, (from, tcp.to), sends, closes);
     }
 
-    /// Whether a queue pair has requests that are not executed.
+    /// The number of requests of a queue pair that are not executed.
     pub(crate) fn unfinished(&self, number: u32) -> usize {
         let qp = &self.qps[number];
         let unsent = qp.tcp.as_ref().map_or(0, |tcp| tcp.unsent.len());
         qp.sends.len() + unsent
     }
 
-    /// Whether a queue pair waits for the other end of its stream.
     pub(crate) fn stream_waits(&self, number: u32) -> bool {
         self.is_tcp(number) && matches!(self.qps[number].waiting, Some(Waiting::Answer { .. }))
     }

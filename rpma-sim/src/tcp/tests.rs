@@ -42,7 +42,6 @@ fn hosts(profiles: [Profile; 2]) -> (Fabric, [Host; 2], Entered) {
     (fabric, hosts, entered)
 }
 
-/// Events of the connection manager.
 struct Events(*mut rdma_event_channel);
 
 /// An event: its kind, its status, its private data, and for a request its id.
@@ -129,7 +128,6 @@ fn address(host: &Host) -> sockaddr_in {
     }
 }
 
-/// A listening id.
 struct Listener {
     id: *mut rdma_cm_id,
     events: Events,
@@ -328,12 +326,10 @@ impl End {
         polled.iter().map(|wc| (wc.wr_id, wc.status)).collect()
     }
 
-    /// The completions of requests.
     fn done(&self) -> Vec<(u64, Status)> {
         self.polled_of(0)
     }
 
-    /// The completions of receives.
     fn received(&self) -> Vec<(u64, Status)> {
         self.polled_of(1)
     }
@@ -546,8 +542,8 @@ fn a_connection_moves_data() {
     assert_eq!(server.word(0), 8);
 }
 
-/// A write with a wrong key, and messages that nobody can receive, are completed with success. The
-/// peer ends the connection, and a later request is flushed.
+/// A write with a wrong key, and messages without a receive, are completed with success. The peer
+/// ends the connection, and a later request is flushed.
 #[test]
 fn a_refusal_ends_the_connection_and_no_completion_has_it() {
     type Act = fn(&End, &End);
@@ -602,8 +598,8 @@ fn a_refused_read_is_flushed() {
     server.has_ended();
 }
 
-/// A frozen peer takes writes and messages, for the one who sends them, and answers no read. It
-/// gets all of it when it goes on.
+/// A frozen peer takes writes and messages, as their sender sees it, and answers no read. It gets
+/// all of it when it goes on.
 #[test]
 fn a_frozen_peer_answers_no_read() {
     let (_fabric, hosts, _entered) = siw();
@@ -672,8 +668,8 @@ fn a_killed_peer_ends_the_connection() {
     client.has_ended();
 }
 
-/// What was posted before the error state is flushed, and what is posted in it never completes,
-/// until the queues are full.
+/// Requests and receives that were posted before the error state are flushed, and those that are
+/// posted in it never complete, until the queues are full.
 #[test]
 fn posts_in_the_error_state_never_complete() {
     let (_fabric, hosts, _entered) = siw();
@@ -862,7 +858,7 @@ fn a_server_has_10_seconds_to_decide() {
     assert_eq!(server.accept(&[]), Err(Errno::CONNRESET));
 }
 
-/// A disconnect ends both ends at once, and what was sent before it may arrive.
+/// A disconnect ends both ends at once, and requests that were sent before it may arrive.
 #[test]
 fn a_disconnect_ends_both_ends() {
     let (_fabric, hosts, _entered) = siw();
