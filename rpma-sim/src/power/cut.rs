@@ -62,9 +62,9 @@ impl<'a> Cut<'a> {
         &self.what
     }
 
-    /// Returns the contents that a memory may have if the power fails now, at most 100 images. If
-    /// there are more, it returns 100 of them. The limit is 10 at the events of a program's
-    /// [stores](crate::stored) and of its calls of [`sync`](crate::sync).
+    /// Returns the contents that a memory may have if the power fails now, at most 100 images. The
+    /// limit is 10 at the events of a program's [stores](crate::stored) and of its calls of
+    /// [`sync`](crate::sync).
     ///
     /// First come the combinations of the likely outcomes of each line. The likely outcomes of a
     /// line are: no write, each write alone, and each write after all earlier ones, whole or torn.
@@ -73,8 +73,8 @@ impl<'a> Cut<'a> {
     /// all writes and the others none, or in which one line has another outcome. The
     /// [seed](Fabric::set_seed) chooses the rest.
     ///
-    /// The images are those of one memory. [`joint_images`](Self::joint_images) returns images of
-    /// several memories that lose their power together.
+    /// [`joint_images`](Self::joint_images) returns images of several memories that lose their
+    /// power together.
     ///
     /// # Panics
     ///
@@ -83,7 +83,7 @@ impl<'a> Cut<'a> {
         self.images_up_to(pmem, self.usual)
     }
 
-    /// As [`images`](Self::images), with another limit, which is not 0.
+    /// As [`images`](Self::images), with another limit.
     ///
     /// # Panics
     ///
@@ -104,7 +104,7 @@ impl<'a> Cut<'a> {
         self.joint_images_up_to(pmems, self.usual)
     }
 
-    /// As [`joint_images`](Self::joint_images), with another limit, which is not 0.
+    /// As [`joint_images`](Self::joint_images), with another limit.
     ///
     /// # Panics
     ///
@@ -138,7 +138,6 @@ impl<'a> Cut<'a> {
         self.seed
     }
 
-    /// A memory, for people.
     pub(crate) fn name(&self, index: usize) -> String {
         let tracked = &self.pmems[index];
         format!("{} of {}", tracked.name, self.hosts[tracked.host])
@@ -159,7 +158,6 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// As it is, with these images and no others.
     fn with(&self, only: Bytes) -> Cut<'a> {
         Cut {
             what: self.what.clone(),
@@ -188,7 +186,7 @@ impl fmt::Debug for Cut<'_> {
 
 type Check<'a> = Box<dyn FnMut(&Cut<'_>) + Send + 'a>;
 
-/// Who looks at every event.
+/// A check that is called at every event.
 pub(crate) struct Watch {
     check: Check<'static>,
     /// Whether something has happened since it looked.
@@ -196,7 +194,6 @@ pub(crate) struct Watch {
     visited: Visited,
     /// If there is one, the check is called at this event alone.
     only: Option<u64>,
-    /// The last events.
     recent: VecDeque<String>,
     /// When the run began, and how long checks had taken by then.
     began: Instant,
@@ -311,7 +308,6 @@ pub(crate) fn assert_not_checking() {
     }
 }
 
-/// Whether the calling thread is in a check.
 pub(crate) fn is_checking() -> bool {
     CHECKING.get()
 }
@@ -330,12 +326,11 @@ impl Fabric {
     /// around each write-back of caches, and between a poll of the program and its next call.
     /// `check` must panic if an image breaks a promise of the program.
     ///
-    /// On [`Platform::Eadr`](crate::Platform::Eadr) a store is durable when it is visible. So there
-    /// are more events on such a host: during each store to its persistent memory by `write_at`,
-    /// `store_u64` and their like, at each call of [`stored`](crate::stored), and before each call
-    /// of [`sync`](crate::sync). They are no [steps](Self::steps), and take no time. If `check`
-    /// would wait for a [`sync::Mutex`](crate::sync::Mutex) that the program holds, the event is
-    /// left out.
+    /// A host with [`Platform::Eadr`](crate::Platform::Eadr) has more events: during each store to
+    /// its persistent memory by `write_at`, `store_u64` and their like, at each call of
+    /// [`stored`](crate::stored), and before each call of [`sync`](crate::sync). They are no
+    /// [steps](Self::steps), and take no time. If `check` would wait for a
+    /// [`sync::Mutex`](crate::sync::Mutex) that the program holds, the event is left out.
     ///
     /// Any thread may call `check`, under the lock of the fabric, so that no other event comes
     /// meanwhile. So `check` must not use the fabric or rpma. `PmemMap::open` of an [image's
@@ -344,36 +339,34 @@ impl Fabric {
     ///
     /// `check` must not wait for a lock that the program holds while it calls rpma. Reading from
     /// memory (`read_at`) is also such a call. On eADR, so are stores and calls of `rpma::sync`,
-    /// for locks of std. If `check` takes a
-    /// [`sync::Mutex`](crate::sync::Mutex) that the program holds, it fails. The message names the
-    /// lock as the reason.
+    /// for locks of std. Except at the events that are left out, a check that takes a
+    /// [`sync::Mutex`](crate::sync::Mutex) of the program while the program holds it fails, and
+    /// the message names the lock.
     ///
     /// From this call on, and also after the run, devices keep flushes, reads and atomic writes
     /// back for some milliseconds. They execute them earlier if a program polls the completion
     /// queue. So the power can fail between a post and its execution.
     ///
-    /// The test must record the promises of the program, for instance in a counter. The program's
-    /// thread sets the counter when an append has returned, and `check` reads it.
+    /// The test must record the promises of the program, for instance in a counter that is raised
+    /// when an append has returned.
     ///
-    /// A failure is reported when the program has ended: the bytes that were lost, or came too
-    /// early, their writers, and the calls that would have saved them. To find these, the fabric
-    /// calls `check` again with parts of the image that failed. So `check` must not depend on an
-    /// earlier call of `check`. It must also accept a poisoned lock (`PoisonError::into_inner`).
+    /// A failure is reported when the program has ended ([`Loss`]). To find the bytes that matter,
+    /// the fabric calls `check` again with parts of the image that failed. So `check` must not
+    /// depend on an earlier call of `check`. It must also accept a poisoned lock
+    /// (`PoisonError::into_inner`).
     ///
-    /// The report names each operation by its `op_context` and by the program's line that posts
-    /// it. (A build without debug assertions has neither. A library above rpma names lines with
-    /// [`Place`](crate::Place).) It ends with the last events and the faults.
+    /// The report names each operation by the program's line that posts it. A library above rpma
+    /// names the lines of its callers with [`Place`](crate::Place).
     ///
     /// # One event alone
     ///
-    /// If the environment variable is `RPMA_SIM_EVENT=17`, the check is called at event 17 alone.
-    /// If it fails there, its images are written to files, and the report has the paths.
-    /// `RPMA_SIM_IMAGES` sets the directory of the files. The default is the system's temporary
-    /// directory. The variables hold for every call of `on_every_event` in the process. So run only
-    /// one test with them.
+    /// With the environment variable `RPMA_SIM_EVENT=17`, the check is called at event 17 alone.
+    /// If it fails there, its images are written to files in `RPMA_SIM_IMAGES` (by default the
+    /// system's temporary directory), and the report has the paths. The variables hold for the
+    /// whole process, so run only one test with them.
     ///
-    /// Event 17 is the same event in each run on a fabric with a [seed](Fabric::seeded). The same
-    /// holds for each run of a program with one thread.
+    /// Event 17 is the same event in each run if the fabric has a [seed](Fabric::seeded), or if
+    /// the program has one thread.
     ///
     /// # Panics
     ///
@@ -393,8 +386,8 @@ impl Fabric {
         })
     }
 
-    /// Does the same as [`on_every_event`](Self::on_every_event), and returns the loss that was
-    /// found. It is for tests that expect a loss, in a program with a fault.
+    /// Does the same as [`on_every_event`](Self::on_every_event), and returns the loss, for tests
+    /// that expect one.
     ///
     /// # Errors
     ///

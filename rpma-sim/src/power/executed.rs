@@ -21,7 +21,6 @@ struct Count {
 
 type Counts = BTreeMap<Line, BTreeMap<usize, Count>>;
 
-/// The counts of executed operations.
 #[derive(Debug, Default)]
 pub(crate) struct Executed(Counts);
 

@@ -39,7 +39,6 @@ pub(crate) fn be_able_to_be_quiet() {
     });
 }
 
-/// A check that has panicked.
 pub(crate) struct Failed {
     text: String,
     place: Option<String>,
@@ -72,7 +71,6 @@ fn text_of(panic: &(dyn Any + Send)) -> Option<&str> {
     text.or_else(|| panic.downcast_ref::<&str>().copied())
 }
 
-/// Whether the calling thread's run only answers a question.
 pub(crate) fn is_quiet() -> bool {
     QUIET.get()
 }
@@ -87,7 +85,6 @@ pub(crate) fn quietly<T>(run: impl FnOnce() -> T) -> T {
 /// The check, called again to find the bytes that matter.
 pub(crate) type Again<'a> = &'a mut dyn FnMut(&Bytes) -> Result<(), Failed>;
 
-/// Reports why a check has failed with these images.
 pub(crate) fn report(
     cut: &Cut<'_>,
     state: &State,
@@ -158,7 +155,6 @@ pub(crate) fn report(
 }
 
 impl Share {
-    /// Whether a check was shown all images.
     pub(crate) fn is_all(&self) -> bool {
         self.all_are_known && self.shown >= self.possible
     }
@@ -258,7 +254,6 @@ fn same(one: &Store, other: &Store, line: usize) -> bool {
     one.line(line) == other.line(line)
 }
 
-/// The bytes of a word.
 fn word_of(store: &Store, word: &Range<usize>) -> [u8; WORD] {
     let start = word.start % LINE;
     let bytes = &store.line(word.start / LINE)[start..start + WORD];

@@ -78,7 +78,6 @@ impl<'c> JointImages<'c> {
     }
 }
 
-/// The lines of some memories.
 pub(crate) fn lines_of<'c>(pmems: &'c [Tracked], indices: &[usize]) -> Vec<&'c Lines> {
     indices.iter().map(|index| &pmems[*index].lines).collect()
 }
@@ -317,7 +316,6 @@ impl Plan {
         left.expect("it is below the limit")
     }
 
-    /// Number `number` of them, of each memory.
     fn image(&mut self, memories: &[&Lines], number: usize) -> Option<Vec<Store>> {
         if number >= self.count {
             return None;
@@ -384,7 +382,6 @@ impl Plan {
     }
 }
 
-/// A line as the programs of its host see it.
 fn newest_of(lines: &Lines, line: usize) -> &Line {
     lines.newest().line(line)
 }
@@ -430,7 +427,6 @@ impl Image {
             .bytes()
     }
 
-    /// The bytes that are left, for a comparison with those of other images.
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }

@@ -46,7 +46,6 @@ pub(crate) enum Flow {
     Reads(u32),
 }
 
-/// The origin of written bytes.
 #[derive(Debug)]
 pub(crate) enum Writer {
     Program,
@@ -100,7 +99,6 @@ impl Write {
         }
     }
 
-    /// The bytes of these words.
     pub(super) fn bytes_in(&self, words: u8) -> u64 {
         bytes_of(words) & self.mask
     }
@@ -149,13 +147,12 @@ pub(crate) struct Lines {
     pub(crate) copies: bool,
     /// The bytes that always survive.
     durable: Store,
-    /// The bytes that were there at the last look.
+    /// The bytes that programs of the host saw at the last look.
     seen: Store,
     /// As that, with the late writes.
     newest: Store,
     /// By the numbers of their lines, oldest first.
     writes: BTreeMap<usize, Vec<Write>>,
-    /// Counts events.
     clock: u64,
 }
 
@@ -172,18 +169,15 @@ pub(super) fn put(to: &mut [u8], mask: u64, from: &Line) {
     }
 }
 
-/// The bytes of words.
 fn bytes_of(words: u8) -> u64 {
     words_of(words).fold(0, |mask, word| mask | 0xFF << word.start)
 }
 
-/// The words that bytes are of.
 fn words_with(mask: u64) -> u8 {
     let words = words_of(u8::MAX).filter(|word| mask >> word.start & 0xFF != 0);
     words.fold(0, |set, word| set | 1 << (word.start / WORD))
 }
 
-/// The bytes of a line that are in a range of the memory.
 fn bytes_in(line: usize, range: &Range<usize>) -> u64 {
     let bytes = line * LINE..(line + 1) * LINE;
     let inside = bytes.filter(|byte| range.contains(byte));
@@ -209,17 +203,14 @@ impl Lines {
         }
     }
 
-    /// The bytes that always survive.
     pub(crate) fn durable(&self) -> &Store {
         &self.durable
     }
 
-    /// The bytes that a program of the host sees.
     pub(crate) fn seen(&self) -> &Store {
         &self.seen
     }
 
-    /// All that was written.
     pub(crate) fn newest(&self) -> &Store {
         &self.newest
     }
@@ -235,13 +226,11 @@ impl Lines {
         self.writes.get(&line).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether something of a flow is on its way.
     pub(crate) fn has_on_way(&self, flow: Flow) -> bool {
         let own = |write: &Write| write.reach == Reach::Device && write.writer.is(flow);
         self.writes.values().flatten().any(own)
     }
 
-    /// Whether something is on its way to a range.
     pub(crate) fn is_on_way(&self, range: &Range<usize>) -> bool {
         let mut lines = self.writes.range(lines_of(range));
         lines.any(|(line, writes)| {
@@ -408,7 +397,6 @@ impl Lines {
         }
     }
 
-    /// Adds a write that may be lost.
     fn add(
         &mut self,
         line: usize,
@@ -534,7 +522,6 @@ impl Lines {
         }
     }
 
-    /// A native flush for persistence.
     pub(crate) fn flush(&mut self, flow: Flow, range: &Range<usize>) {
         if self.copies {
             return self.write_back(range);
@@ -551,7 +538,6 @@ impl Lines {
         }
     }
 
-    /// Lines are written back from the caches.
     pub(crate) fn write_back(&mut self, range: &Range<usize>) {
         for line in self.lines_in(Some(range)) {
             self.settle(line, |write| match write.reach {

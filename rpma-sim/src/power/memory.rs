@@ -32,7 +32,6 @@ pub struct Memory {
     is_locked: AtomicBool,
 }
 
-/// The owner of a memory.
 #[derive(Debug)]
 pub(crate) enum Owner {
     /// Number `pmem` of a fabric.
@@ -195,7 +194,6 @@ impl Memory {
         }
     }
 
-    /// Where these bytes are in it, if they are.
     pub(crate) fn range_of(&self, start: usize, len: usize) -> Option<Range<usize>> {
         let from = start.checked_sub(self.as_ptr().addr())?;
         let to = from.checked_add(len)?;
@@ -203,7 +201,6 @@ impl Memory {
     }
 }
 
-/// The targets of paths.
 #[derive(Default)]
 struct Paths(BTreeMap<PathBuf, Entry>);
 
@@ -246,7 +243,6 @@ pub(crate) fn publish(path: &Path, memory: Option<Arc<Memory>>, finders: Option<
     let _before = with_paths(|paths| paths.insert(path.to_owned(), entry));
 }
 
-/// Takes a path away.
 pub(crate) fn withdraw(path: &Path) {
     let _before = with_paths(|paths| paths.remove(path));
 }

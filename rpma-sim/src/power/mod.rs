@@ -51,7 +51,6 @@ pub(crate) use self::stores::leave_out;
 pub use self::stores::stored;
 use crate::order::mix;
 
-/// Persistent memories, and their watchers.
 #[derive(Debug)]
 pub(crate) struct Power {
     pmems: Vec<Tracked>,
@@ -66,7 +65,6 @@ pub(crate) struct Power {
     cuts: Vec<usize>,
     /// The host of each power cut.
     outages: Vec<usize>,
-    /// The hosts that have no power.
     dead: Vec<usize>,
     /// A test has watched, so that devices keep back requests that they could execute later.
     pub(crate) keeps_back: bool,
@@ -86,7 +84,6 @@ impl Power {
         })
     }
 
-    /// Made with the seed of the fabric, if it has one.
     pub(crate) fn new(seed: Option<u64>) -> Self {
         let number = next_number();
         Self {
@@ -107,7 +104,6 @@ impl Power {
     }
 }
 
-/// The number of a new fabric, which no other one of this process has.
 fn next_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -1,9 +1,8 @@
 //! A host loses its power, and is started again.
 //!
 //! The program on it cannot be killed: its threads are of this process. So all objects of the host
-//! are dead from then on: its calls fail with `ENODEV`, its waits end, and its stores to its
-//! mappings are never seen again. A host that was started again has devices with the same
-//! addresses, and new mappings of its memory.
+//! are dead from then on, and its stores to its mappings are never seen again. A host that was
+//! started again has new mappings of its memory.
 
 use std::sync::Arc;
 
@@ -35,7 +34,6 @@ impl Host {
     ///
     /// Its peers see a host that does not answer. The objects of its programs are dead: their
     /// calls fail with `ENODEV`, and their waits end with an error, so that their threads can end.
-    /// After a [restart](Host::restart), a thread must enter the host again.
     ///
     /// Requests of its devices may be on their way to other hosts. A prefix of them, chosen at
     /// random, still arrives.
@@ -183,7 +181,6 @@ impl State {
         boot([self.power.identity, host as u64 + 1, outages as u64])
     }
 
-    /// Everything on a host ends.
     fn die(&mut self, host: usize) {
         // A host that is started again is not frozen.
         self.thaw_dead(host);
@@ -204,10 +201,8 @@ impl State {
     }
 }
 
-/// The error of a call on a host without power.
 pub(crate) const NO_POWER: Errno = Errno::NODEV;
 
-/// A boot of these numbers.
 pub(crate) fn boot(numbers: [u64; 3]) -> [u8; 24] {
     let mut bytes = [0; 24];
     for (place, number) in bytes.chunks_exact_mut(8).zip(numbers) {

@@ -205,7 +205,6 @@ impl State {
         own.map_or_else(Platform::default, |(_, platform)| *platform)
     }
 
-    /// The kernel's word about a memory.
     pub(crate) fn persistence_domain(&self, index: usize) -> Option<&'static str> {
         match self.platform(self.power.pmems[index].host) {
             Platform::AdrDdioOn | Platform::AdrDdioOff => Some("memory_controller"),
@@ -253,7 +252,6 @@ impl State {
         publish(&tracked.path, None, Some(finders));
     }
 
-    /// Finds the stores of programs to a memory; returns whether there are any.
     pub(crate) fn look(&mut self, index: usize) -> bool {
         let tracked = &mut self.power.pmems[index];
         match &tracked.memory {
@@ -262,7 +260,6 @@ impl State {
         }
     }
 
-    /// The persistent memory that a part of a host's memory is of.
     fn pmem_at(&self, part: Part) -> Option<(usize, Range<usize>)> {
         let mut pmems = self.power.pmems.iter().enumerate();
         pmems.find_map(|(index, tracked)| {
@@ -395,7 +392,6 @@ impl State {
         }
     }
 
-    /// A native flush for persistence.
     pub(crate) fn flush_pmem(
         &mut self,
         flow: Flow,
@@ -422,7 +418,6 @@ impl State {
         }
     }
 
-    /// A program has read bytes of a memory.
     pub(crate) fn seen(&mut self, index: usize, memory: &Memory, range: &Range<usize>) {
         let tracked = &self.power.pmems[index];
         let current = tracked.memory.as_deref();

@@ -135,7 +135,6 @@ impl Store {
         bytes
     }
 
-    /// The pages that were written, with their numbers.
     pub(crate) fn pages(&self) -> impl Iterator<Item = (usize, &Page)> {
         let all = self.chunks.values().flat_map(|chunk| chunk.iter());
         all.map(|(number, page)| (*number, &**page))
@@ -162,7 +161,6 @@ impl Store {
         places
     }
 
-    /// How many pages were written.
     #[cfg(any(test, not(miri)))]
     pub(crate) fn count(&self) -> usize {
         self.chunks.values().map(|chunk| chunk.len()).sum()
@@ -186,7 +184,6 @@ impl Store {
     }
 }
 
-/// The numbers of the pages that two chunks do not share.
 fn differing(own: Option<&Arc<Chunk>>, other: Option<&Arc<Chunk>>, numbers: &mut Vec<usize>) {
     let pages = |chunk: Option<&Arc<Chunk>>| chunk.map(|chunk| chunk.keys().copied().collect());
     let mut all: Vec<usize> = pages(own).unwrap_or_default();

@@ -1,8 +1,7 @@
 //! Stores of programs as events, on eADR.
 //!
-//! There a store is durable when it is visible, so the power can fail between two stores. On other
-//! platforms a store is in a cache until it is written back. Any word of it may be missing at each
-//! event until then, so events between stores would show no other images.
+//! On other platforms a store is in a cache until it is written back. Any word of it may be
+//! missing at each event until then, so events between stores would show no other images.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -52,8 +51,7 @@ fn is_any_counted() -> bool {
 /// fabric finds stores through pointers at the next event. It takes them for one store that is
 /// complete, so a test finds no mistake in their order.
 ///
-/// The call ignores bytes outside of simulated memory. So it may stay in a program that runs with
-/// a real device.
+/// The call ignores bytes outside of simulated memory, as [`persisted`](crate::persisted) does.
 pub fn stored(start: *const u8, len: usize) {
     if len == 0 || !is_any_counted() {
         return;
@@ -121,7 +119,6 @@ impl State {
         }
     }
 
-    /// A program has stored these bytes.
     fn stored(&mut self, index: usize, memory: &Memory, range: &Range<usize>) {
         let tracked = &mut self.power.pmems[index];
         let current = tracked.memory.as_deref();
