@@ -96,7 +96,6 @@ impl Choices {
         }
     }
 
-    /// Whether a script answers.
     pub(crate) fn explores(&self) -> bool {
         self.explores
     }
@@ -114,7 +113,6 @@ impl Choices {
         }
     }
 
-    /// The choices that were kept.
     pub(crate) fn kept(&self) -> Chances {
         match &mut *self.lock() {
             Source::Seeded(seeded) => seeded.kept.take().unwrap_or_default(),
@@ -150,7 +148,6 @@ impl Choices {
         text.unwrap_or_default()
     }
 
-    /// Does something with the script, if there is one.
     pub(crate) fn with_script<T>(&self, act: impl FnOnce(&mut Script) -> T) -> Option<T> {
         if !self.explores {
             return None;
@@ -163,13 +160,11 @@ impl Choices {
 }
 
 impl State {
-    /// See [`Choices::choose`].
     pub(crate) fn choose(&self, kind: Kind, below: u32, what: impl Fn(&Self) -> String) -> u32 {
         self.note_devices();
         self.choices.choose(kind, below, || what(self))
     }
 
-    /// As that, about a request of a queue pair.
     pub(crate) fn choose_for(&self, kind: Kind, below: u32, number: u32, send: &Send) -> u32 {
         self.choose(kind, below, |state| state.describe(number, send))
     }

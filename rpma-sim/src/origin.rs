@@ -26,7 +26,6 @@ impl Origin {
     }
 }
 
-/// Returns the innermost line of the program in the text of a backtrace.
 fn line_in(text: &str) -> Option<String> {
     let places = text
         .lines()

@@ -23,9 +23,8 @@ use crate::profile::Profile;
 /// [`Host::spawn`](crate::Host::spawn) and [`thread`](crate::thread) have started, and those that
 /// have entered a host. At each call of verbs and of [`sync`](crate::sync), and when a thread
 /// waits in `rpma`, the seed chooses which thread goes on. Time is virtual ([`Fabric::now`],
-/// [`now`](crate::now)): 1 µs for each call. When no thread can go on, the clock jumps to the next
-/// limit, or to the next retry of a device. The random choices of a device follow from the seed as
-/// well.
+/// [`now`](crate::now)), and the clock [jumps over waits](Fabric::jump_over_waits). The random
+/// choices of a device follow from the seed as well.
 ///
 /// Events outside of the fabric's control are not repeated:
 /// * a wait for a lock, a channel, a sleep or a scope of std or of another crate: use
@@ -36,9 +35,6 @@ use crate::profile::Profile;
 /// A thread that has the turn loses it if it sleeps elsewhere for a second of real time, or
 /// computes for half a minute. Then time is real until it is back. The run goes on.
 /// [`Fabric::why_not_repeatable`] has the reason, and `repeatable` prints it.
-///
-/// If every thread waits and no event can come, one of the threads panics. Its message has the
-/// places at which the threads wait.
 ///
 /// ```
 /// # mod rpma { pub use rpma_sim as sim; }

@@ -9,7 +9,6 @@ use crate::order::{Chances, Turns};
 use crate::power::{is_alike, quietly};
 use crate::profile::Profile;
 
-/// The choices of a run.
 #[derive(Default)]
 struct Choices {
     turns: Turns,

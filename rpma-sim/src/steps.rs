@@ -11,7 +11,6 @@ use crate::state::Shared;
 
 type Action = Box<dyn FnOnce() + Send>;
 
-/// The number of steps, and the actions at later ones.
 #[derive(Default)]
 pub(crate) struct Steps {
     count: Arc<AtomicU64>,
@@ -33,7 +32,6 @@ thread_local! {
     static ACTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread runs the action of a test at a step.
 pub(crate) fn is_acting() -> bool {
     ACTING.get()
 }
@@ -44,7 +42,6 @@ impl Steps {
         Arc::clone(&self.count)
     }
 
-    /// A call is made.
     pub(crate) fn add(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
@@ -53,7 +50,6 @@ impl Steps {
         self.actions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the first action that is due.
     fn due(&self) -> Option<Action> {
         let mut actions = self.lock();
         let first = actions.first_entry()?;

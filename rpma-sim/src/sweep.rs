@@ -61,11 +61,8 @@ pub(crate) enum OnWay {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnHost {
-    /// Its devices stand still.
     Freeze,
-    /// Its programs are killed.
     Kill,
-    /// It loses its power.
     Cut,
 }
 
@@ -264,7 +261,6 @@ impl Only {
     }
 }
 
-/// Prints an order in which a program fails, and fails.
 fn fail_by_order(shifted: Shifted, faults: &[RunFault]) -> ! {
     let text = text_of(faults);
     eprintln!(
@@ -488,13 +484,11 @@ impl Extent {
         }
     }
 
-    /// The steps at which hosts fail.
     fn every_step(&self) -> impl Iterator<Item = u64> {
         let every = self.steps.div_ceil(STEPS).max(1) as usize;
         (1..=self.steps).step_by(every)
     }
 
-    /// Each host gets these events at these steps.
     fn events(&self, events: impl Iterator<Item = (u64, u32)>) -> Vec<RunFault> {
         let each = events.flat_map(|(step, event)| {
             let of = move |host: &String| RunFault::Event(event, host.clone(), step);

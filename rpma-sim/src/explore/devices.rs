@@ -13,7 +13,6 @@ impl State {
             .with_script(|script| script.devices = self.devices());
     }
 
-    /// Notes an event for the script.
     pub(crate) fn note_event(&self, what: &str) {
         self.choices.with_script(|script| {
             // Any thread's call may come next.

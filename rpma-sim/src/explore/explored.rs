@@ -72,7 +72,6 @@ impl Explored {
         self.more = 0;
     }
 
-    /// There is one more order with so many deviations.
     pub(super) fn also(&mut self, deviations: usize) {
         self.levels[deviations].orders += 1;
     }

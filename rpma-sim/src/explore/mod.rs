@@ -5,9 +5,7 @@
 //! gives the orders with one more deviation. Two choices in equal states ([`past`]) are one.
 //!
 //! Only the number of deviations bounds an exploration, of devices and of threads. A bound on the
-//! depth would leave out the end of a program. Random schedules, as in shuttle, do not report the
-//! orders that were tried, and seeds exist already. Without a bound there are too many: a log of two
-//! records on two replicas has 1,807 runs with up to two deviations.
+//! depth would leave out the end of a program, and without any bound there are too many orders.
 //!
 //! There are two base orders, because K of N needs N - K late replicas, which would be N - K
 //! deviations from the early one. For the same reason an interrupted network is one deviation. It is
@@ -15,10 +13,10 @@
 //!
 //! [`steps`] leaves out orders that exchange independent turns. It moves a block of turns of one
 //! thread before the last turn that it conflicts with, and that run moves it further (DPOR, as in
-//! loom, with blocks). With a thread for each replica, that log has 815 runs in place of 48,314, with
-//! the same events and images. The library's own locks are not seen, so a turn before a call of a
-//! device counts as a part of that call. With a bound, the reduction may miss an order in which
-//! blocks of three threads conflict in a row.
+//! loom, with blocks). A log of two records, with a thread for each of two replicas, has 815 runs
+//! in place of 48,314, with the same events and images. The library's own locks are not seen, so a
+//! turn before a call of a device counts as a part of that call. With a bound, the reduction may
+//! miss an order in which blocks of three threads conflict in a row.
 
 mod devices;
 mod explored;
@@ -148,7 +146,6 @@ pub fn explore(profile: &Profile, program: impl Fn(&Fabric)) -> Explored {
     Explore::new(profile).run(program)
 }
 
-/// A run that has ended.
 struct Ran {
     failed: Option<Box<dyn Any + Send>>,
     script: Script,
@@ -179,7 +176,6 @@ fn before(script: &Script, block: &Block, first: usize) -> Option<(usize, u32)> 
 /// The choices that were made, with the states in which they were.
 type Seen = HashSet<(bool, (u64, Kind, u64))>;
 
-/// An order that fails, with the panic of the program.
 type Failed = (Order, Box<dyn Any + Send>);
 
 /// An order that is to be run, and the questions of its parent up to its last deviation.
@@ -203,7 +199,7 @@ impl Candidate {
 }
 
 impl Explore {
-    /// Explores with hosts of this profile, with up to two deviations, for up to 20 s.
+    /// Explores with hosts of this profile, within the bounds of [`explore`].
     pub fn new(profile: &Profile) -> Self {
         Self {
             profile: profile.clone(),
@@ -303,7 +299,6 @@ impl Explore {
         explored
     }
 
-    /// Runs one order.
     fn find_alone(&self, order: Order, program: &impl Fn(&Fabric)) -> (Explored, Option<Failed>) {
         be_able_to_be_quiet();
         let ran = quietly(|| self.try_run(&order, true, program));
@@ -429,7 +424,6 @@ impl Explore {
         is_new.then(|| Candidate::new(&others, script, at, option))
     }
 
-    /// Whether no run until now goes on like this.
     fn is_new(
         &self,
         order: &Order,
@@ -516,7 +510,6 @@ fn only() -> Option<Order> {
     Some(text.parse().unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// Identifies the questions of a run.
 fn questions(made: &[Made]) -> u64 {
     made.iter()
         .fold(0, |hash, made| mix(hash ^ made.question()))

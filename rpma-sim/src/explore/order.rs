@@ -32,7 +32,6 @@ impl Kind {
         found.map_or("weight", |(_, name)| name)
     }
 
-    /// Whether threads choose, and not devices.
     pub(crate) fn is_of_threads(self) -> bool {
         matches!(self, Self::Thread | Self::Notify)
     }
@@ -67,13 +66,11 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// How many of its deviations are of threads.
     pub(crate) fn of_threads(&self) -> usize {
         let deviations = self.deviations.iter();
         deviations.filter(|it| it.kind.is_of_threads()).count()
     }
 
-    /// Whether a deviation of it lasts for longer than one post.
     pub(crate) fn lasts(&self) -> bool {
         self.deviations.iter().any(|it| it.lasts())
     }

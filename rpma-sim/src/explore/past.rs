@@ -7,9 +7,9 @@
 //! with the bytes of the memories and with the pasts of the threads that may have promised
 //! something: a check sees all of this.
 //!
-//! The time that is left until a timer is a part of the state. Without it orders were missed,
-//! because later work could come before or after the timer. A thread that loads memory observes
-//! all events. An atomic or a `static` that threads share without a lock is not seen.
+//! The time that is left until a timer is a part of the state, because later work may come before
+//! or after the timer. A thread that loads memory observes all events. An atomic or a `static`
+//! that threads share without a lock is not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -112,7 +112,6 @@ impl Past {
     }
 }
 
-/// A name as a number.
 pub(crate) fn hash_of(text: &str) -> u64 {
     text.bytes()
         .fold(7, |hash, byte| mix(hash ^ u64::from(byte)))

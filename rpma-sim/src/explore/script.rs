@@ -20,7 +20,6 @@ use crate::origin::Origin;
 /// for a thread that never runs.
 const LONGEST: u32 = 64;
 
-/// A choice that was made.
 #[derive(Clone, Debug)]
 pub(crate) struct Made {
     pub(crate) kind: Kind,
@@ -61,7 +60,6 @@ impl Text {
     }
 }
 
-/// The answers of a run to its choices, and a record of it.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     order: Order,
@@ -76,7 +74,6 @@ pub(crate) struct Script {
     /// Why the order does not fit the run, if so.
     pub(crate) misfit: Option<String>,
     past: Past,
-    /// The turns until now.
     pub(crate) steps: Vec<Step>,
     streak: u32,
     yields: bool,
@@ -107,7 +104,6 @@ impl Script {
         format!(" The order of this run is {ONLY}=\"{}\".", self.order)
     }
 
-    /// A test watches from now on.
     pub(crate) fn begin(&mut self) {
         self.begun.get_or_insert(self.made.len());
     }
@@ -137,7 +133,6 @@ impl Script {
         is_new.then_some(self.past.sequence())
     }
 
-    /// The thread with the turn uses something.
     pub(crate) fn uses(&mut self, uses: Uses) {
         if let Some(step) = self.steps.last_mut() {
             step.uses.add(uses);
@@ -157,12 +152,10 @@ impl Script {
         }
     }
 
-    /// The calling thread makes a call, or observes something.
     pub(crate) fn step(&mut self, step: impl Hash) {
         self.past.step(own_thread(), hash(step));
     }
 
-    /// The same, of a thread that may promise more after it.
     pub(crate) fn work(&mut self, step: impl Hash) {
         self.uses(Uses {
             promises: true,
@@ -171,7 +164,6 @@ impl Script {
         self.past.work(own_thread(), hash(step));
     }
 
-    /// The calling thread takes a step where threads meet.
     pub(crate) fn meet(&mut self, object: Meeting, step: impl Hash) {
         self.past.meet(own_thread(), object, hash(step));
         self.uses(match object {
@@ -187,7 +179,6 @@ impl Script {
         });
     }
 
-    /// The calling thread sends something to a host.
     pub(crate) fn tell(&mut self, host: usize) {
         self.past.tell(own_thread(), host);
         self.uses(Uses {
@@ -196,7 +187,6 @@ impl Script {
         });
     }
 
-    /// The calling thread looks at memory to which devices write.
     pub(crate) fn look(&mut self) {
         self.past.look(own_thread());
         self.uses(Uses {
@@ -205,7 +195,6 @@ impl Script {
         });
     }
 
-    /// A thread comes to a call.
     pub(crate) fn comes_to(&mut self, thread: u64, place: u64) {
         self.past.step(thread, place);
     }
@@ -279,7 +268,6 @@ impl Script {
         });
     }
 
-    /// The option of a choice.
     fn answer(&mut self, mut made: Made, text: &dyn Fn(u32) -> String) -> u32 {
         let at = self.made.len() as u32;
         let wanted = self.order.deviations.get(self.deviated).copied();
@@ -328,7 +316,6 @@ impl Script {
         }
     }
 
-    /// The run until now.
     fn state(&self) -> u64 {
         mix(self.past.hash() ^ mix(self.devices))
     }
@@ -344,7 +331,6 @@ fn own_thread() -> u64 {
     here::place().map_or(0, |(_, thread)| thread)
 }
 
-/// A value of a choice, for people.
 fn effect(kind: Kind, value: u32) -> String {
     let text = match (kind, value) {
         (Kind::Arrival | Kind::Delay, 0) => "arrives at once",

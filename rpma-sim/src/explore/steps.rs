@@ -39,7 +39,6 @@ impl Uses {
     }
 }
 
-/// A bit for a host.
 pub(crate) fn bit(host: usize) -> u64 {
     1 << (host % 64)
 }
@@ -63,7 +62,6 @@ pub(crate) struct Block {
     pub(crate) uses: Uses,
 }
 
-/// The blocks from a step on.
 pub(crate) fn blocks(steps: &[Step], from: usize) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     for (at, step) in steps.iter().enumerate().skip(from) {
