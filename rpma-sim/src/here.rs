@@ -196,7 +196,6 @@ impl Birth {
         }
     }
 
-    /// The calling thread is the one that was started.
     pub(crate) fn enter(self) -> Entered {
         Entered {
             number: put(&self.shared, self.host, Some(self.life), Some(self.member)),
@@ -217,7 +216,6 @@ pub(crate) fn leave(number: usize) {
     drop(gone);
 }
 
-/// The number that the calling thread has in a fabric, if it is there.
 pub(crate) fn thread_in(shared: &Shared) -> Option<u64> {
     let stay = STAYS.try_with(|stays| {
         let stays = stays.borrow();
@@ -227,7 +225,6 @@ pub(crate) fn thread_in(shared: &Shared) -> Option<u64> {
     stay.ok().flatten()
 }
 
-/// The host of a fabric that the calling thread is on, if it is there.
 pub(crate) fn host_in(shared: &Shared) -> Option<usize> {
     let host = STAYS.try_with(|stays| {
         let stays = stays.borrow();
@@ -237,7 +234,6 @@ pub(crate) fn host_in(shared: &Shared) -> Option<usize> {
     host.ok().flatten()
 }
 
-/// The fabric that the calling thread is on, and its number there.
 pub(crate) fn place() -> Option<(Arc<Shared>, u64)> {
     let stay = STAYS.try_with(|stays| {
         let stays = stays.borrow();
@@ -247,7 +243,6 @@ pub(crate) fn place() -> Option<(Arc<Shared>, u64)> {
     stay.ok().flatten()
 }
 
-/// The calling thread makes a call.
 pub(crate) fn calls(call: &'static str) {
     let _gone = STAYS.try_with(|stays| {
         if let Some(stay) = stays.borrow().last() {

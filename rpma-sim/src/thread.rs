@@ -328,7 +328,6 @@ impl<T> fmt::Debug for ScopedJoinHandle<'_, T> {
     }
 }
 
-/// The fabric of a thread, and its number there.
 pub(crate) struct ThreadOfFabric {
     pub(crate) shared: Arc<Shared>,
     pub(crate) number: u64,

@@ -1,12 +1,11 @@
 //! A fabric in the time of the program: [`Fabric::follow`] and [`Fabric::tick`].
 //!
 //! An async program has a clock of its own, its runtime's, which a test may have paused. Here the
-//! fabric's time is that clock's, and a future that the runtime polls does the work that is due. So
-//! the fabric's timers are timers of the runtime, and a paused clock jumps to whichever is first.
+//! fabric's time is that clock's, and a future that the runtime polls does the work that is due.
+//! So the fabric's timers are timers of the runtime.
 //!
-//! The runtime's clock does not see the time of a call that blocks. The wait of such a call jumps
-//! as after `Fabric::jump_over_waits`; a panic in its place could be inside a drop. The fabric's
-//! clock is then ahead, until the program's clock has caught up (`Time::jump_to`).
+//! A call that blocks jumps over its wait, because a panic in its place could be inside a drop.
+//! The fabric's clock is then ahead of the program's (`Time::jump_to`).
 
 use std::future::{Future, poll_fn};
 use std::mem;
@@ -77,8 +76,6 @@ impl Fabric {
     /// then ahead of the program's clock, and stands still until the program's clock has caught up.
     /// If the wait has no limit and no event can come, the thread panics after 5 s of real time,
     /// and the message has its last call of verbs. A wait with a limit of zero returns at once.
-    ///
-    /// [`std::thread::sleep`] and other waits outside of `rpma` are real time, as everywhere.
     ///
     /// # Panics
     ///
@@ -154,7 +151,6 @@ impl Fabric {
     }
 }
 
-/// The fabric's view of the future of [`Fabric::tick`].
 struct Ticking {
     shared: Weak<Shared>,
     alarm: Arc<Alarm>,

@@ -73,13 +73,11 @@ impl Time {
         self.program.set(Program { now, start, seen }).is_ok()
     }
 
-    /// The program's time that was seen last, in nanoseconds.
     pub(crate) fn seen(&self) -> u64 {
         let program = self.program.get();
         program.map_or(0, |program| program.seen.load(Ordering::Relaxed))
     }
 
-    /// Whether it is the program's clock.
     pub(crate) fn follows(&self) -> bool {
         self.program.get().is_some()
     }
@@ -161,7 +159,6 @@ pub(crate) struct Next {
     pub(crate) ended: bool,
     /// There is a future of `Fabric::tick`.
     pub(crate) is_ticked: bool,
-    /// It sleeps.
     pub(crate) sleeper: Option<Sleeper>,
 }
 
@@ -224,7 +221,6 @@ impl Clock {
         self.time.is_virtual()
     }
 
-    /// The fabric of the clock.
     pub(crate) fn shared(&self) -> &Weak<Shared> {
         &self.shared
     }
@@ -233,7 +229,6 @@ impl Clock {
         self.time.now()
     }
 
-    /// Takes back a timer.
     pub(crate) fn cancel(&mut self, timer: Timer) {
         self.timers.retain(|_, of| *of != timer);
     }
@@ -245,7 +240,6 @@ impl Clock {
         due.then(|| first.remove())
     }
 
-    /// Whether something was ever put off.
     pub(crate) fn has_begun(&self) -> bool {
         self.next > 0
     }

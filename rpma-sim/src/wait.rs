@@ -91,10 +91,9 @@ fn wait_or(
 /// call is `poll(2)`. The fabric of the calling thread's host decides its time and the order of
 /// threads. On no host it waits in real time.
 ///
-/// It is for the event loop of a program. Such a loop sleeps in `epoll_wait` or in a library, and
-/// the fabric does not see such a sleep. In tests the loop waits here for the descriptor of its
-/// epoll. Then it calls `epoll_wait` with a time-out of 0. Returns whether a descriptor is
-/// readable.
+/// It is for the event loop of a program, whose sleep in `epoll_wait` or in a library the fabric
+/// does not see. In tests the loop waits here for the descriptor of its epoll, and then calls
+/// `epoll_wait` with a time-out of 0. Returns whether a descriptor is readable.
 ///
 /// ```
 /// # mod rpma { pub use rpma_sim as sim; }
@@ -180,7 +179,6 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     }
 }
 
-/// Whether the calling thread keeps the turn.
 pub(crate) fn is_undivided() -> bool {
     UNDIVIDED.get()
 }

@@ -1,10 +1,10 @@
 //! Time and order: a clock that jumps over waits, and a seed that chooses which thread goes on.
 //!
-//! Three kinds of fabrics. Usually this code has no effect. If the clock jumps, threads run as they
-//! like, and the clock goes forward when all of them wait. That is so beside the program's clock as
-//! well, for the calls that block. If there is a seed, one thread runs at a time. At each call of
-//! verbs ([`Shared::point`]) and each wait it gives the turn to one of those that could go on, and
-//! the seed alone chooses which.
+//! Usually this code has no effect. If the clock jumps, threads run as they like, and the clock
+//! goes forward when all of them wait. That is so beside the program's clock as well, for the
+//! calls that block. If there is a seed, one thread runs at a time. At each call of verbs
+//! ([`Shared::point`]) and each wait it gives the turn to one of those that could go on, and the
+//! seed alone chooses which.
 //!
 //! The data is here. Threads block in two files: until it is their turn in `turns`, and in their
 //! own waits in `waits`. `stalls` prints a line about a fabric that stands still, and `standstill`
@@ -98,7 +98,6 @@ struct Threads {
     next: u64,
     /// The thread that runs; `None` if no thread could.
     turn: Option<u64>,
-    /// How often the turn was given.
     turns: u64,
     trace: Trace,
     /// If the run is kept, or is to be like another one.
@@ -106,7 +105,7 @@ struct Threads {
     why_not: Option<String>,
     /// Since when no thread has the turn, and when that was looked at.
     idle: Option<(Instant, Instant)>,
-    /// How many threads were woken for a turn, or because nobody has it.
+    /// How many threads were woken for a turn, or because no thread has it.
     #[cfg(test)]
     woken: u64,
 }
@@ -116,8 +115,8 @@ struct Thread {
     name: String,
     last: Arc<Mutex<&'static str>>,
     standing: Standing,
-    /// Wakes the thread when it is given the turn, or when nobody has it. Each thread has its own,
-    /// because a shared one would wake all of them for each turn.
+    /// Wakes the thread when it is given the turn, or when no thread has it. Each thread has its
+    /// own, because a shared one would wake all of them for each turn.
     given: Arc<Condvar>,
     /// It sleeps until then.
     sleeps: bool,
@@ -145,7 +144,7 @@ pub(crate) enum Standing {
 }
 
 impl Threads {
-    /// The first deadline of those who wait.
+    /// The first deadline of waiting threads.
     fn nearest(&self) -> Option<Instant> {
         let deadline = |thread: &Thread| match &thread.standing {
             Standing::Waits(wait) => wait.deadline,
@@ -165,7 +164,7 @@ impl Threads {
             .map_or("that has ended", |thread| &thread.name)
     }
 
-    /// Wakes a thread, if it sleeps.
+    /// The condition variable of a thread that sleeps.
     fn sleeper(&self, thread: u64) -> Option<Arc<Condvar>> {
         let thread = self.all.get(&thread).filter(|thread| thread.sleeps)?;
         Some(Arc::clone(&thread.given))
@@ -293,7 +292,6 @@ impl Order {
         self.seed.is_some() && !self.time.follows()
     }
 
-    /// Whether threads beside the calling one are on the fabric.
     pub(crate) fn has_others(&self) -> bool {
         self.lock().all.len() > 1
     }
@@ -308,7 +306,6 @@ impl Order {
         end.is_some_and(|end| *end < self.time.now()) && !thread::panicking()
     }
 
-    /// Whether the clock may jump.
     pub(crate) fn jumps(&self) -> bool {
         self.jumps.load(Ordering::Relaxed)
     }
@@ -329,7 +326,6 @@ impl Order {
         self.lock().kept = Some(Box::new(turns));
     }
 
-    /// The turns that were kept.
     pub(crate) fn kept(&self) -> Turns {
         let kept = self.lock().kept.take();
         kept.map(|kept| *kept).unwrap_or_default()
@@ -339,8 +335,6 @@ impl Order {
         self.lock().trace
     }
 
-    /// The calling thread, which has this number, begins to wait in the system for threads that are
-    /// at their ends here; or it has done so.
     pub(crate) fn joins(&self, thread: u64, joins: bool) {
         if let Some(thread) = self.lock().all.get_mut(&thread) {
             thread.joins = joins;
@@ -368,7 +362,6 @@ impl Order {
         seed.map(|seed| mix(!mix(seed) ^ mix(number)))
     }
 
-    /// Whether a thread is one of the fabric's.
     pub(crate) fn has(&self, thread: u64) -> bool {
         self.lock().all.contains_key(&thread)
     }
@@ -444,7 +437,6 @@ impl ThreadEntry {
         })
     }
 
-    /// Notes the call that the thread makes.
     pub(crate) fn calls(&self, call: &'static str) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = call;
     }

@@ -43,7 +43,6 @@ struct Reached {
 /// that waits for the others.
 const PATIENCE: u32 = 64;
 
-/// The turns of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turns {
     made: Vec<Turn>,
@@ -92,7 +91,6 @@ impl Turns {
         places.min().map(|(_, thread)| thread)
     }
 
-    /// A thread has got the turn.
     pub(super) fn give(&mut self, thread: u64, name: &str, last: &'static str) {
         self.names.entry(thread).or_insert_with(|| name.to_owned());
         let step = self.at.get(&thread).copied().unwrap_or(beginning(thread));
@@ -131,7 +129,6 @@ pub(crate) struct Chances {
 }
 
 impl Chances {
-    /// As in another run.
     pub(crate) fn like(other: &Self) -> Self {
         Self {
             wanted: other.made.clone(),

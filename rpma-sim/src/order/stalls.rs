@@ -109,14 +109,12 @@ impl Order {
         all.push(watched);
     }
 
-    /// The calling thread runs a check.
     pub(crate) fn begin_check(self: &Arc<Self>, thread: Option<u64>) -> Checking {
         let stat = own_stat();
         self.set_check(Some(Check { thread, stat }));
         Checking(Arc::clone(self))
     }
 
-    /// Whether a thread runs a check.
     pub(super) fn is_checking(&self) -> bool {
         let check = self.check.lock().unwrap_or_else(PoisonError::into_inner);
         check.is_some()
@@ -254,7 +252,6 @@ fn look_at_all() {
     });
 }
 
-/// Returns the file in which the kernel has the state of the calling thread.
 pub(super) fn own_stat() -> Option<PathBuf> {
     thread_local! {
         static OWN: OnceCell<Option<PathBuf>> = const { OnceCell::new() };

@@ -17,7 +17,6 @@ use crate::qp::Send;
 /// How many lines of the program are named.
 const NAMED: usize = 4;
 
-/// The effects of a fabric's calls.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     /// How many waits have ended, requests were executed, and threads have begun or ended.
@@ -52,7 +51,6 @@ impl Effects {
         }
     }
 
-    /// The lines that have posted operations, for a text.
     fn lines(&self) -> String {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = lines.iter().map(|(file, line)| format!("{file}:{line}"));

@@ -272,7 +272,6 @@ impl Shared {
         }
     }
 
-    /// Runs the work that is due.
     pub(crate) fn run_due(&self) {
         let mut state = self.lock_quietly();
         if state.run_due() {

@@ -36,9 +36,7 @@ pub(crate) enum Event {
     Serves,
     /// A change that `Shared::changed` counts.
     Change(u64),
-    /// The end of a thread.
     End(u64),
-    /// The end of all threads of a scope.
     ScopeEnd(usize),
     /// A thread of the program wakes the waiter.
     Woken(Arc<Waiter>),
@@ -191,7 +189,6 @@ impl Shared {
         let _ = self.wait(thread, &mut [], None, Event::Change(seen));
     }
 
-    /// Waits until another thread of the fabric is at its end.
     pub(crate) fn await_end(&self, other: u64) {
         if let Some(thread) = self.waits_in_order() {
             // A signal is no end.
@@ -199,7 +196,6 @@ impl Shared {
         }
     }
 
-    /// Waits until all threads of a scope are at their ends.
     pub(crate) fn await_scope(&self, scope: usize) {
         if let Some(thread) = self.waits_in_order() {
             let event = Event::ScopeEnd(scope);
@@ -223,7 +219,6 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Whether the clock has jumped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Jump {
     Done,

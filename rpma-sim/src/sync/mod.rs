@@ -1,8 +1,8 @@
 //! Locks, condition variables and channels of the program, as those of std. The fabric decides the
 //! order of their waits.
 //!
-//! The fabric registers each wait of a thread that is on a host. It registers each wake-up as well.
-//! `rpma::sync` has an example.
+//! The fabric registers each wait of a thread that is on a host, and each wake-up. `rpma::sync`
+//! has an example.
 //!
 //! A lock, condition variable or channel has a list of the threads that wait at it, each with a
 //! flag. A thread that wakes another one takes it from the list and sets its flag, so the woken
@@ -50,12 +50,10 @@ pub(crate) fn begin(call: &'static str, at: &'static Location<'static>) {
     }
 }
 
-/// The end of a limit that begins now.
 fn deadline(limit: Duration) -> Option<Instant> {
     now().checked_add(limit)
 }
 
-/// Takes a lock of this module.
 fn own<T>(lock: &StdMutex<T>) -> StdGuard<'_, T> {
     // It is consistent whenever something could panic.
     lock.lock().unwrap_or_else(PoisonError::into_inner)
@@ -107,7 +105,6 @@ impl Waiter {
     }
 }
 
-/// The threads that wait at one object.
 #[derive(Debug)]
 struct Waiters {
     all: StdMutex<Vec<Arc<Waiter>>>,

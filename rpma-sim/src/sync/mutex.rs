@@ -30,7 +30,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// thread holds the lock and others wait for it. Everywhere else this is a `std::sync::Mutex`,
 /// with its poisoning.
 pub struct Mutex<T: ?Sized> {
-    /// The thread that holds the lock.
     owner: StdMutex<Option<Owner>>,
     waiters: Waiters,
     /// A check has waited for it in vain.
