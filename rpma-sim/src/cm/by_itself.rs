@@ -84,7 +84,6 @@ impl State {
 }
 
 impl Id {
-    /// Whether the kernel may send it this event by itself.
     fn may_get(&self, event: u32) -> bool {
         const UNREACHABLE: u32 = Type::RDMA_CM_EVENT_UNREACHABLE.0;
         const REJECTED: u32 = Type::RDMA_CM_EVENT_REJECTED.0;

@@ -37,7 +37,6 @@ pub(super) enum Kind {
     /// The fields are the reason, and private data.
     Rejected(c_int, Vec<u8>),
     Established,
-    /// The other end does not answer.
     Unreachable,
     /// The field is a negative errno, or 0 if the other end has started or answered it.
     Disconnected(c_int),
@@ -94,7 +93,6 @@ impl Channel {
         event
     }
 
-    /// Takes the events of an id away.
     fn remove(&self, id: u32) -> Vec<Kind> {
         let mut events = self.lock();
         let mut removed = Vec::new();
@@ -119,7 +117,6 @@ impl Channel {
         requests.collect()
     }
 
-    /// How many requests wait for a listener.
     pub(super) fn requests(&self, listener: u32) -> usize {
         self.lock().iter().filter(|(of, _)| *of == listener).count()
     }

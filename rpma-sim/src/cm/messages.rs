@@ -58,7 +58,6 @@ pub(crate) enum Message {
 }
 
 impl State {
-    /// An id is in another stage from now on.
     pub(super) fn enter(&mut self, number: u32, stage: Stage) {
         let before = std::mem::replace(&mut self.ids[number].stage, stage);
         if before.awaits_answer() {
@@ -79,7 +78,6 @@ impl State {
         self.clock.after(limit, timer);
     }
 
-    /// No answer has come.
     pub(crate) fn unanswered(&mut self, number: u32, stage: Stage) {
         if self.ids.get(number).is_none_or(|id| id.stage != stage) {
             return;
@@ -99,7 +97,6 @@ impl State {
         }
     }
 
-    /// The host of an id, and that of the other end.
     pub(super) fn ends(&self, number: u32) -> (usize, usize) {
         let id = &self.ids[number];
         let to = id.dst.and_then(|dst| self.host_of_addr(dst.ip()));
@@ -111,12 +108,10 @@ impl State {
         self.reaches(from, to)
     }
 
-    /// An id sends a message.
     pub(super) fn send(&mut self, number: u32, message: Message) {
         self.send_between(self.ends(number), message);
     }
 
-    /// A message goes from one host to another one.
     pub(crate) fn send_between(&mut self, (from, to): (usize, usize), message: Message) {
         if self.reaches(from, to) {
             self.deliver(message)
@@ -165,7 +160,6 @@ impl State {
         }
     }
 
-    /// Whether there still is an id, in one of these stages.
     pub(super) fn has_stage(&self, number: u32, stages: &[Stage]) -> bool {
         let id = self.ids.get(number);
         id.is_some_and(|id| stages.contains(&id.stage))

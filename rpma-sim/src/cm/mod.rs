@@ -48,7 +48,6 @@ const STALE: i32 = 10;
 /// How many requests wait for a listener; the kernel's maximum.
 const BACKLOG: usize = 1024;
 
-/// An id.
 #[derive(Debug)]
 pub(crate) struct Id {
     pub(crate) host: usize,
@@ -66,7 +65,6 @@ pub(crate) struct Id {
     own_qp: u32,
     /// And that of the other end's.
     their_qp: u32,
-    /// Whether it has asked for the connection.
     is_client: bool,
     /// The id at the other end.
     peer: Option<u32>,
@@ -79,7 +77,6 @@ pub(crate) struct Id {
     ack_timeout: Option<u8>,
 }
 
-/// The stage of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
     Idle,
@@ -88,11 +85,9 @@ pub(crate) enum Stage {
     ResolvingAddr,
     AddrResolved,
     RouteResolved,
-    /// It has asked for a connection.
     Asked,
     /// It stands for a request.
     Requested,
-    /// It has accepted the request.
     Accepted,
     /// It has been accepted, and the program has not read that yet.
     Answered,
@@ -106,12 +101,10 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    /// Whether a connection was asked for.
     fn is_asked(self) -> bool {
         self > Self::RouteResolved
     }
 
-    /// Whether the other end is to answer, within a limit.
     fn awaits_answer(self) -> bool {
         matches!(self, Self::Asked | Self::Accepted | Self::Ending)
     }
@@ -168,7 +161,6 @@ impl State {
         &self.profiles[self.ids[number].host].private_data
     }
 
-    /// Notifies the program of an event of an id.
     fn notify(&mut self, number: u32, kind: Kind) {
         let host = self.ids[number].host;
         self.choices.with_script(|script| script.tell(host));
@@ -311,7 +303,6 @@ impl State {
         Ok(())
     }
 
-    /// Who listens at an address.
     fn listener(&self, dst: SocketAddr) -> Option<u32> {
         let nic = self.nic_of(dst.ip())?;
         let host = self.nics[nic].host;
@@ -383,7 +374,6 @@ impl State {
         id.qp.filter(|_| !shown.is_null())
     }
 
-    /// A queue pair is destroyed.
     pub(crate) fn has_no_qp(&mut self, qp: u32) {
         for id in self.ids.values_mut().filter(|id| id.qp == Some(qp)) {
             id.qp = None;

@@ -34,7 +34,6 @@ pub(super) fn await_stream<'a>(
 }
 
 impl State {
-    /// The times of an id's TCP stream, if its connections are streams.
     pub(super) fn tcp_of_id(&self, number: u32) -> Option<&Tcp> {
         let id = self.ids.get(number)?;
         self.profiles[id.host].tcp.as_ref()
@@ -148,7 +147,6 @@ impl State {
         self.notify(number, Kind::ByItself(failed, status));
     }
 
-    /// The id of a connected queue pair.
     pub(crate) fn id_of_stream(&self, qp: u32) -> Option<u32> {
         let mut ids = self.ids.iter();
         let own = ids.find(|(_, id)| id.own_qp == qp && id.stage == Stage::Established);
