@@ -13,14 +13,12 @@ use crate::types::{
     ibv_srq,
 };
 
-/// An asynchronous event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
     kind: ibv_event_type,
     of: Element,
 }
 
-/// The object of an asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Element {
     Cq(u32),

@@ -2,9 +2,6 @@
 //!
 //! `rpma` uses the `wr_id` of a request for a number of its own. So it names the operation before
 //! it posts the request.
-//!
-//! A library above `rpma` posts for its program, with numbers of its own. It enters the program's
-//! [`Place`] before.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -21,7 +18,6 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The file and the line.
     pub(crate) fn line(&self) -> (&'static str, u32) {
         (self.place.file(), self.place.line())
     }

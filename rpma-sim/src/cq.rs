@@ -16,7 +16,6 @@ use crate::power::NO_POWER;
 use crate::state::State;
 use crate::types::{ibv_comp_channel, ibv_context, ibv_cq, ibv_event_type, ibv_wc};
 
-/// A completion channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
     object: NonNull<CompChannel>,
@@ -26,7 +25,6 @@ pub(crate) struct Channel {
     pub(crate) nic: usize,
 }
 
-/// A completion queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
     pub(crate) object: NonNull<ibv_cq>,
@@ -57,7 +55,6 @@ enum Armed {
 }
 
 impl Cq {
-    /// Whether a poll finds no completion.
     pub(crate) fn is_empty(&self) -> bool {
         self.completions.is_empty()
     }

@@ -1,8 +1,9 @@
 //! Requests that a device keeps back: for how long, which writes overtake them, and their execution
 //! when the program polls.
 //!
-//! The devices that do so are those that [reorder](crate::Profile::STRICT), and all devices while a
-//! test watches for losses of power.
+//! The devices that do so are those that [reorder](crate::Profile::STRICT), and all devices while
+//! a test watches for losses of power, so that the power can fail between a post and its
+//! execution.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -13,9 +14,7 @@ use crate::requester::Outcome;
 use crate::state::State;
 use crate::types::ibv_send_flags;
 
-/// How long a device that reorders keeps back requests that may be overtaken, if no program polls.
-/// While a test watches for losses of power every device does so, so that the power can fail
-/// between a post and its execution.
+/// How long a request is kept back, if no program polls.
 const KEPT_BACK: Duration = Duration::from_micros(200);
 
 impl State {
@@ -32,7 +31,6 @@ impl State {
         self.profile_of(peer.unwrap_or(number)).reorders
     }
 
-    /// For how long a request is kept back if no program polls for it.
     pub(crate) fn kept_back(&self) -> Duration {
         match self.power.keeps_back {
             // So that the time does not decide which bytes the power takes.
@@ -82,7 +80,6 @@ impl State {
         leaves
     }
 
-    /// Executes the requests that were kept back for any queue pair.
     pub(crate) fn run_all_deferred(&mut self) {
         for number in self.deferred(|_| true) {
             self.run(number);

@@ -43,7 +43,6 @@ pub(crate) struct Nic {
     life: Life,
 }
 
-/// Whether a device has power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
     Alive,
@@ -67,7 +66,6 @@ impl Nic {
         self.life != Life::Alive
     }
 
-    /// Its host loses its power.
     pub(crate) fn die(&mut self) {
         if self.life == Life::Alive {
             self.life = Life::Dead;

@@ -8,7 +8,6 @@ use crate::timer::Timer;
 use crate::types::{ibv_event_type, ibv_wc, ibv_wc_status};
 
 impl State {
-    /// Moves a queue pair to the error state.
     pub(crate) fn fail_qp(&mut self, number: u32) {
         let qp = &mut self.qps[number];
         if qp.state != QpState::Error {

@@ -45,7 +45,6 @@ pub(crate) struct Mr {
 }
 
 impl Mr {
-    /// Whether it has bytes of this part.
     pub(crate) fn overlaps(&self, part: Part) -> bool {
         let (start, other) = (self.base.addr(), part.address.addr());
         start < other + part.len && other < start + self.len as usize

@@ -143,7 +143,6 @@ impl QpState {
         }
     }
 
-    /// The state as verbs has it.
     pub(crate) fn ibv(self) -> ibv_qp_state {
         match self {
             Self::Init => ibv_qp_state::IBV_QPS_INIT,

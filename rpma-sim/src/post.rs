@@ -138,7 +138,6 @@ pub fn preempt_posts(stop: Duration) {
     STOP.set(stop);
 }
 
-/// See [`preempt_posts`].
 pub(crate) fn be_preempted() {
     let stop = STOP.get();
     if !stop.is_zero() {

@@ -124,7 +124,6 @@ pub(crate) struct Send {
     pub(crate) caller: Option<Caller>,
 }
 
-/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Read,
@@ -154,7 +153,6 @@ impl Operation {
     }
 }
 
-/// The bytes of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Data {
     Inline(Vec<u8>),
@@ -176,7 +174,6 @@ impl Send {
     }
 }
 
-/// A receive.
 #[derive(Clone, Debug)]
 pub(crate) struct Recv {
     pub(crate) wr_id: u64,
@@ -189,13 +186,11 @@ impl Qp {
         (self.cap.max_send_wr as usize).saturating_sub(used)
     }
 
-    /// How many more receives its own queue takes.
     pub(crate) fn receives_left(&self) -> usize {
         let used = self.receives.len() + self.dead_receives;
         (self.cap.max_recv_wr as usize).saturating_sub(used)
     }
 
-    /// Slots with polled completions.
     pub(crate) fn free_slots(&mut self, slots: u32) {
         self.kept_slots = self.kept_slots.saturating_sub(slots);
     }
@@ -217,7 +212,6 @@ impl Qp {
 }
 
 impl State {
-    /// Whether a queue pair is there, and has not failed.
     pub(crate) fn is_connected(&self, number: u32) -> bool {
         let qp = self.qps.get(number);
         qp.is_some_and(|qp| qp.state == QpState::ReadyToSend)

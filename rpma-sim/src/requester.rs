@@ -79,7 +79,6 @@ impl State {
         }
     }
 
-    /// It is time to try a queue pair's first request again.
     pub(crate) fn try_again(&mut self, number: u32, attempt: u64) {
         let Some(qp) = self.qps.get(number) else {
             return;
@@ -309,7 +308,6 @@ impl State {
         self.put_off(number, delay);
     }
 
-    /// Executes a request of a send queue.
     pub(crate) fn execute(&mut self, number: u32, index: usize) -> Outcome {
         let qp = &self.qps[number];
         let send = qp.sends[index].clone();
@@ -440,7 +438,6 @@ impl State {
         }
     }
 
-    /// Whether the device completes a request without its peer.
     pub(crate) fn completes_by_itself(&self, number: u32, send: &Send) -> bool {
         let is_empty_read = send.operation == Operation::Read && send.data.len() == 0;
         is_empty_read && !self.profile_of(number).asks_for_nothing

@@ -62,7 +62,6 @@ impl State {
         Ok(bytes)
     }
 
-    /// Serves a request, with bytes or without.
     pub(crate) fn serve(
         &mut self,
         peer: u32,
@@ -250,7 +249,6 @@ impl State {
         }
     }
 
-    /// A receive has taken something.
     pub(crate) fn received(
         &mut self,
         number: u32,

@@ -15,7 +15,6 @@ use crate::qp::{Data, Operation, Send};
 use crate::state::{Shared, State};
 use crate::types::{ibv_placement_type, ibv_qp, ibv_qp_create_send_ops_flags, ibv_qp_ex, ibv_sge};
 
-/// Requests between `ibv_wr_start` and `ibv_wr_complete`.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     sends: Vec<Send>,
@@ -92,7 +91,6 @@ unsafe extern "C" fn ibv_wr_start(qp: *mut ibv_qp_ex) {
     state.qps[of.number].stream = Some(Stream::default());
 }
 
-/// Ends a stream.
 fn end_stream(shared: &Arc<Shared>, state: &mut State, number: u32) -> Stream {
     let stream = state.qps[number].stream.take();
     shared.changed.notify_all();
