@@ -17,10 +17,8 @@ use crate::order::Trace;
 use crate::profile::Profile;
 use crate::state::Shared;
 
-/// How many fabrics are alive.
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether there is a fabric.
 pub(crate) fn is_any_alive() -> bool {
     ALIVE.load(Ordering::Relaxed) > 0
 }
@@ -36,7 +34,6 @@ pub struct Fabric {
     alive: Arc<Alive>,
 }
 
-/// A fabric is there.
 #[derive(Debug, Default)]
 struct Alive {
     /// The stay of the thread that has made it, if there is a seed, or that has let it follow a
@@ -59,7 +56,6 @@ impl Fabric {
         Self::of(profile, Some(seed), Choices::seeded(Some(seed)))
     }
 
-    /// A fabric with the choices of a script.
     pub(crate) fn scripted(profile: Profile, script: Script) -> Self {
         Self::of(profile, Some(1), Choices::scripted(script))
     }
@@ -95,8 +91,7 @@ impl Fabric {
     ///
     /// From now on, the clock jumps when all threads on hosts of the fabric wait inside `rpma` or
     /// these modules, and no event is there to take. It jumps to the end of the next limit, or to
-    /// the next retry of a device. So an hour's limit passes at once. [`now`](Self::now) returns
-    /// the fabric's time.
+    /// the next retry of a device.
     ///
     /// One thread panics if all of them wait without a limit, no event can come, and no thread
     /// calls the fabric for 5 seconds of real time. Its message has the places of all threads.
@@ -231,7 +226,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// How many objects there are of each kind on this host: as [`Fabric::objects`].
+    /// Counts the objects on this host, as [`Fabric::objects`] does.
     #[must_use]
     pub fn objects(&self) -> BTreeMap<&'static str, usize> {
         self.shared.lock_to_look().objects(Some(self.index))
@@ -269,7 +264,6 @@ impl Host {
         Nic::add(&self.shared, self.index)
     }
 
-    /// Whether it is this host of this fabric.
     pub(crate) fn is(&self, shared: &Weak<Shared>, index: usize) -> bool {
         ptr::eq(Arc::as_ptr(&self.shared), shared.as_ptr()) && self.index == index
     }

@@ -71,7 +71,6 @@ const OBJECTS: [&str; 11] = [
     "rdma_get_cm_event",
 ];
 
-/// Those that post a chain of requests.
 const POSTS: [&str; 3] = ["ibv_post_recv", "ibv_post_send", "ibv_post_srq_recv"];
 
 /// How a call fails.
@@ -93,14 +92,13 @@ pub enum How {
     LastDropped,
 }
 
-/// The task of a call now.
+/// Whether a call fails, and how.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fate {
     failure: Option<(Errno, How)>,
 }
 
 impl Fate {
-    /// It has no effect, and fails.
     pub(crate) fn refused(errno: Errno) -> Self {
         let failure = Some((errno, How::Refused));
         Self { failure }
@@ -138,13 +136,11 @@ impl Fate {
     }
 }
 
-/// Which calls fail, and how often each was made.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     armed: Vec<Armed>,
     calls: BTreeMap<&'static str, u64>,
     next: u64,
-    /// The last failures and faults.
     happened: VecDeque<Happened>,
     /// The number of the run's last event.
     pub(crate) events: u64,
@@ -152,13 +148,11 @@ pub(crate) struct Failures {
     pub(crate) keeps_origins: bool,
 }
 
-/// A failure or a fault that has happened.
 #[derive(Debug)]
 struct Happened {
     /// The number of the last event before it.
     events: u64,
     what: String,
-    /// The host of a call.
     host: Option<usize>,
     origin: Option<Origin>,
 }
@@ -178,7 +172,6 @@ struct Armed {
 }
 
 impl Failures {
-    /// A call is made on a host.
     pub(crate) fn call(&mut self, call: &'static str, host: usize) -> Fate {
         *self.calls.entry(call).or_default() += 1;
         here::calls(call);

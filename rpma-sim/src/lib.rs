@@ -24,10 +24,8 @@
 //!
 //! * A [`Fabric`] is a network of its own: tests with a fabric each run in parallel.
 //! * A [`Host`] has one device, with an IPv4 and an IPv6 address. [`Host::add_nic`] adds a device.
-//!   A thread is on a host after [`Host::enter`], or if [`Host::spawn`] started it. That matters
-//!   only for calls that begin without any object: opening a device, and persistent memory. On a
-//!   thread that is on no host, these calls return an error with that reason. Endpoints and
-//!   connections are on the host of their `Peer`.
+//!   A thread is on a host after [`Host::enter`], or if [`Host::spawn`] started it. On a thread
+//!   that is on no host, opening a device or persistent memory returns an error with that reason.
 //! * A [`Profile`] selects the device, and with it the behaviour that differs from one device to
 //!   another.
 //! * [`Fabric::fail`] makes a call fail.
@@ -45,10 +43,9 @@
 //!
 //! # How it is put in the place of the libraries
 //!
-//! By name, not by symbol: with the feature `sim`, `rpma-sys` re-exports [`verbs`], which has the
-//! functions and types of `verbs.h` and `rdma_cma.h` that `rpma` uses. This crate defines no C
-//! symbol. So other code of the program that links libibverbs cannot reach the simulator by
-//! accident. A thread that is on no host opens no device, and gets the reason.
+//! By name, not by symbol: with the feature `sim`, `rpma-sys` re-exports [`verbs`]. This crate
+//! defines no C symbol, so other code of the program that links libibverbs cannot reach the
+//! simulator by accident.
 //!
 //! # What is simulated, and what is not
 //!

@@ -34,7 +34,6 @@ pub(crate) struct Shared {
     pub(crate) steps: Steps,
 }
 
-/// Notifies waiting threads of a change.
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
     count: AtomicU64,
@@ -51,7 +50,6 @@ impl Changed {
         }
     }
 
-    /// The number of notifications.
     pub(crate) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
@@ -184,17 +182,14 @@ impl State {
         }
     }
 
-    /// The kind of the device.
     pub(crate) fn profile(&self, nic: usize) -> &Profile {
         &self.profiles[self.nics[nic].host]
     }
 
-    /// The kind of a queue pair's device.
     pub(crate) fn profile_of(&self, qp: u32) -> &Profile {
         self.profile(self.qps[qp].nic)
     }
 
-    /// The device that has an address.
     pub(crate) fn nic_of(&self, addr: IpAddr) -> Option<usize> {
         self.nics.iter().position(|nic| nic.has(addr))
     }
@@ -205,8 +200,6 @@ impl State {
         nics.find(|nic| nic.had(addr)).map(|nic| nic.host)
     }
 
-    /// How many objects there are of each kind, of the kinds that there are: on one host, or on
-    /// all.
     pub(crate) fn objects(&self, host: Option<usize>) -> BTreeMap<&'static str, usize> {
         let is = |of: usize| host.is_none_or(|host| host == of);
         let on = |nic: usize| is(self.nics[nic].host);
@@ -302,7 +295,6 @@ impl<T> Table<T> {
         self.objects.values_mut()
     }
 
-    /// The number of the next one.
     pub(crate) fn next(&self) -> u32 {
         self.next
     }
