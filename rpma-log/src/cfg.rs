@@ -156,7 +156,6 @@ impl LogCfg {
         self.servers.len() - self.copies + 1
     }
 
-    /// The most bytes of an entry.
     pub(crate) fn most_entry(&self) -> u64 {
         self.ring.min(2 * GROUP) / 2
     }
@@ -198,7 +197,6 @@ impl LogCfg {
     }
 }
 
-/// Whether a log can have a ring of so many bytes.
 pub(crate) fn check_ring(ring: u64) -> Result<(), String> {
     if (LEAST_RING..=MOST_RING).contains(&ring) && ring % LINE == 0 {
         return Ok(());

@@ -12,7 +12,6 @@ pub(crate) struct Commits {
     next: u64,
 }
 
-/// A commit that was posted.
 #[derive(Clone, Copy)]
 pub(crate) struct Posted {
     pub(crate) id: CommitId,
@@ -47,7 +46,6 @@ impl Commits {
         self.next = number + 1;
     }
 
-    /// No further commit may be posted.
     pub(crate) fn is_full(&self) -> bool {
         self.next - self.open >= COMMITS as u64
     }
@@ -72,13 +70,11 @@ impl Commits {
         self.open = open.unwrap_or(self.next);
     }
 
-    /// The tasks that led commits do so no more.
     pub(crate) fn unlead_all(&mut self) {
         let all = self.last.iter_mut().flatten();
         all.for_each(|of| of.is_led = false);
     }
 
-    /// The task that led a commit does so no more.
     pub(crate) fn unlead(&mut self, id: CommitId) {
         if let Some(of) = self.find(id) {
             of.is_led = false;

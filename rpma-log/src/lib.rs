@@ -176,7 +176,7 @@ pub use self::state::Counters;
 pub(crate) const GROUP: u64 = 64 << 10;
 /// Commits that are not acknowledged.
 pub(crate) const COMMITS: usize = 4;
-/// Commits that a server of the set is behind at most, because the set's ring has so many.
+/// The most commits that a server of the set may lack, because the set's ring has so many.
 pub(crate) const RECENT: usize = 2 * COMMITS;
 /// Older kernels take 8.6 s for a keep-alive's packets to be sent again.
 pub(crate) const SILENCE: Duration = Duration::from_secs(10);

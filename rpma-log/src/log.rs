@@ -1,12 +1,8 @@
 //! [`Log`]: the log, as its only writer has it.
 //!
-//! A task that appends puts its record into the ring. If no other record waits and no group is in
-//! flight, it posts the record at once, and *leads* its commit: it waits for the copies, and
-//! acknowledges. So one appender needs no other task. Otherwise the record waits for the group
-//! before it, and shares the next one with the records that come meanwhile. The work of the log
-//! (`work.rs`) posts and settles that commit. After a group of several appends it posts the next one
-//! too: the tasks that the acknowledgement wakes append together, and would be two cohorts that take
-//! turns if the first of them posted alone.
+//! A task whose record waits for no other one posts it at once, and *leads* its commit: it waits
+//! for the copies, and acknowledges. All other commits are posted and settled by the work of the
+//! log (`work.rs`). The page "Building a log" has the reasons.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -137,8 +133,8 @@ impl Log {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up the wait. The record may become durable all the same, and is
-    /// then among the records of the log. A future that is kept and not polled holds up no other
+    /// Dropping the future gives up the wait. The record may still become durable, and is then
+    /// among the records of the log. A future that is kept and not polled holds up no other
     /// append.
     ///
     /// # Errors
@@ -153,7 +149,7 @@ impl Log {
         self.shared.finish(staged).await.map(|()| at)
     }
 
-    /// Appends several records, one behind the other, and returns their positions. They share
+    /// Appends several records, one after the other, and returns their positions. They share
     /// commits, and each of them may be durable without the later ones.
     ///
     /// # Cancel safety
@@ -369,7 +365,6 @@ impl Shared {
         })
     }
 
-    /// Waits until staged records are acknowledged.
     async fn finish(&self, staged: Staged) -> Result<(), LogError> {
         let Staged {
             at,
@@ -415,8 +410,7 @@ impl Shared {
         Err(unknown(at, why))
     }
 
-    /// Waits for the copies of the caller's own commit, and acknowledges them. `false`: the limit has
-    /// passed, or there will not be enough.
+    /// As [`settle`](Self::settle), for the caller's own commit.
     async fn lead(&self, id: CommitId, limit: Duration) -> Result<bool, LogError> {
         let mut led = Led {
             shared: self,
@@ -481,7 +475,6 @@ impl Shared {
         found.unwrap_or(Err(LogError::TimedOut))
     }
 
-    /// Ends the log at once.
     pub(crate) fn end(&self, why: LogError) {
         self.state
             .change(|state| state.ended.get_or_insert(why).clone());

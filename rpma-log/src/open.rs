@@ -24,7 +24,7 @@ pub(crate) const SAME: &str = "two of the addresses lead to one server";
 /// A server that the log has, had, or is going to have.
 pub(crate) struct Server {
     pub(crate) addr: SocketAddr,
-    /// What it had when it was last read, without its records once the log is open.
+    /// Its memory when it was last read, without the records once the log is open.
     pub(crate) found: Option<Stored>,
     /// The identity of its copy, when it was last read.
     pub(crate) server: Option<u64>,
@@ -42,7 +42,6 @@ pub(crate) struct Server {
     pub(crate) failed: Option<LogError>,
 }
 
-/// What a server is in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Its identity is in the list, or its address.
@@ -55,7 +54,7 @@ pub(crate) enum Role {
     Gone,
 }
 
-/// What a server is when it joins.
+/// The role of a server that joins.
 pub(crate) enum Kind {
     Member,
     /// It gets its first copy, with this identity.
@@ -278,7 +277,6 @@ impl State {
         Ok(())
     }
 
-    /// The newest list of the servers that were read.
     fn newest_list(&self, cfg: &LogCfg) -> Option<List> {
         let found = self.servers.iter().filter_map(|of| of.found.as_ref());
         let lists = found.filter_map(|found| found.list.as_ref());
@@ -318,7 +316,6 @@ impl State {
         list.last().iter().all(is_there)
     }
 
-    /// The list of a log that is created.
     fn first_list(&mut self, cfg: &LogCfg) -> Result<List, LogError> {
         let mut members = Vec::new();
         for of in self.servers.iter_mut().take(cfg.servers.len()) {
@@ -358,7 +355,6 @@ impl State {
         found.or_else(|| self.servers.iter().position(by_addr))
     }
 
-    /// What a server is when it joins.
     pub(crate) fn kind(&self, n: usize, found: &Stored, cfg: &LogCfg) -> Result<Kind, LogError> {
         let (server, lists) = (&self.servers[n], &self.lists);
         let Some(header) = found.header else {
@@ -395,7 +391,7 @@ impl State {
         }
     }
 
-    /// A server that was read is none of the list.
+    /// Whether a server that was read is not in the list.
     fn has_replaced(&self, list: &List) -> bool {
         let mut found = self.servers.iter().filter_map(|of| of.server);
         found.any(|server| !list.has(server))
@@ -412,7 +408,6 @@ impl State {
         LogError::Exists { server }
     }
 
-    /// Why the log does not open within the limit.
     pub(crate) fn too_few(&self, cfg: &LogCfg) -> LogError {
         let list = self.newest_list(cfg).filter(|_| !self.is_read);
         let other = list.as_ref().filter(|list| !self.has_all(list, cfg));

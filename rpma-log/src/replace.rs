@@ -1,15 +1,12 @@
 //! [`Log::replace`]: another server takes the place of one, while the log runs.
 //!
-//! 1. The new server gets all records, and counts for nothing meanwhile.
-//! 2. At the gate it gets the rest, and a header with the *joint* list: the servers before the change,
-//!    and the new one. Then K servers of the list before get the joint list.
-//! 3. The old server is set aside, and the new one takes commits. From here on the new list counts.
-//! 4. K servers of the new list get it alone, without the old server. The old one gets it as well
-//!    when it is reached: it was replaced.
+//! The new server gets all records, and counts for nothing meanwhile. At the gate it gets the
+//! rest, and a header with the *joint* list: the servers before the change, and the new one. Then
+//! K servers of the list before get the joint list, and the new list counts. In the end K of its
+//! servers get it alone, and so does the old server when it is reached.
 //!
-//! A new writer that finds a joint list reads N - K + 1 servers of both lists, and finishes the
-//! change: from step 2 on if too few servers have the joint list. If it finds none, no record counts
-//! under the new list, and the change is undone. `tests/lists.rs` has a model of all this.
+//! The page "Building a log" has the reasons, and the steps of a new writer that finds a joint
+//! list. `tests/lists.rs` has a model of all this.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -33,10 +30,10 @@ impl Log {
     /// it returns, K servers have the new list. From then on open the log with the new address, or
     /// with [`LogCfg::set_follow`].
     ///
-    /// The old server may be gone. If it is there, it gets no more commits from the moment at which
-    /// the new one counts, and is told that it was replaced. K servers of the log have to be there,
-    /// and one change goes on at a time. N and K stay. The limit ([`LogCfg::set_limit`]) is one of each
-    /// step towards the new server: the copy of a long log takes longer.
+    /// The old server may be gone. If it is there, it gets no more commits from the moment at
+    /// which the new one counts, and learns that it was replaced. K servers of the log have to be
+    /// there, and one change goes on at a time. N and K stay. The limit ([`LogCfg::set_limit`]) is
+    /// one of each step towards the new server: the copy of a long log takes longer.
     ///
     /// # Cancel safety
     ///
@@ -335,7 +332,6 @@ impl Shared {
         }
     }
 
-    /// Posts a list to the servers of the set.
     async fn post_list(
         &self,
         list: &List,

@@ -231,9 +231,9 @@ impl Shared {
         self.put_list(to, &list, &[1 - at, at]).await
     }
 
-    /// Makes the words durable that a server shows: the flush behind them may have been lost with the
-    /// connection that has written them. Its records are durable, because their flush comes before
-    /// the tail that shows them, and the tail is committed again when the server has joined.
+    /// Makes the words durable that a server shows: their flush may have been lost with the
+    /// connection that has written them. The page "Building a log" explains why records need no
+    /// such step.
     pub(crate) async fn put_again(&self, to: &Replica, found: &Stored) -> Result<(), LogError> {
         let (Some(header), Some(list)) = (&found.header, &found.list) else {
             return Ok(());
@@ -262,7 +262,6 @@ impl Shared {
         taken.unwrap_or(Err(LogError::TimedOut))
     }
 
-    /// Brings a server up to date, and makes it a member of the set.
     async fn join(&self, n: usize, to: Replica, found: Stored) -> Result<ReplicaId, LogError> {
         let kind = self.state.look(|state| state.kind(n, &found, &self.cfg))?;
         let change = match kind {

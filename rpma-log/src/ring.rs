@@ -1,8 +1,7 @@
 //! [`Ring`]: the entries of a log, each at the place of its position.
 //!
-//! A position counts the bytes of the log from its begin, so it only grows. Its place is the rest of
-//! a division by the length of the ring. Each entry begins at a multiple of 64, and is in one piece:
-//! a pad fills the end of the ring if the next record does not fit there.
+//! A position counts the bytes of the log from its begin. Its place is the rest of a division by
+//! the length of the ring. A pad fills the end of the ring if the next record does not fit there.
 
 use std::iter;
 
@@ -14,7 +13,6 @@ const ENTRY: usize = 24;
 /// The length of a pad, which no record has.
 const PAD: u32 = u32::MAX;
 
-/// The bytes of a record with everything around it.
 pub(crate) fn size_of(record: usize) -> u64 {
     (ENTRY as u64 + record as u64).next_multiple_of(LINE)
 }
@@ -24,8 +22,8 @@ pub(crate) fn record_in(size: u64) -> usize {
     (size - size % LINE) as usize - ENTRY
 }
 
-/// The position of a record behind `end`, and the position after it. A ring of `ring` bytes has a pad
-/// before it if it does not fit into the rest.
+/// The position of a record after `end`, and the position after it. A ring of `ring` bytes has a
+/// pad before it if it does not fit into the rest.
 pub(crate) fn place(ring: u64, end: u64, record: usize) -> (u64, u64) {
     let (size, left) = (size_of(record), ring - end % ring);
     let at = if left < size { end + left } else { end };
@@ -72,7 +70,6 @@ impl Ring {
         &self.0[from as usize..to as usize]
     }
 
-    /// Writes a record at a position, or a pad.
     pub(crate) fn encode(&mut self, at: u64, epoch: u64, record: Option<&[u8]>) {
         let len = record.map_or(PAD, |record| record.len() as u32);
         let record = record.unwrap_or_default();
@@ -128,7 +125,6 @@ impl Ring {
         })
     }
 
-    /// The whole entries from `from` up to `to`.
     pub(crate) fn entries(&self, from: u64, to: u64) -> impl Iterator<Item = Entry<'_>> {
         let mut at = from;
         iter::from_fn(move || {

@@ -15,7 +15,7 @@ use crate::fault::Fault;
 use crate::format::{RING, Stored};
 use crate::{GROUP, LogError, SILENCE};
 
-/// The settings of a server of logs. It lends memory, and knows nothing of the records.
+/// The settings of a server of logs, which lends memory and does not read the records.
 ///
 /// ```no_run
 /// # fn main() -> rpma::Result<()> {

@@ -148,12 +148,10 @@ impl State {
         self.limits.extend(limit.map(|limit| (limit, end)));
     }
 
-    /// The first limit that has not passed.
     pub(crate) fn next_limit(&self) -> Option<Instant> {
         self.limits.front().map(|limit| limit.0)
     }
 
-    /// Notes the records whose limit has passed.
     pub(crate) fn expire(&mut self, now: Instant) {
         while let Some((_, end)) = self.limits.front().copied().filter(|limit| limit.0 <= now) {
             self.limits.pop_front();
@@ -169,12 +167,11 @@ impl State {
         is_kept.then_some(()).ok_or(refused)
     }
 
-    /// The reason for which the log has ended.
     pub(crate) fn why(&self) -> Option<LogError> {
         self.ended.clone()
     }
 
-    /// Puts records into the ring, behind the others: their entries have so many bytes without pads.
+    /// Puts records into the ring, after the others: their entries have so many bytes without pads.
     /// `None`: there is no room, or the log is not open. The result is the position of the first one,
     /// and the position after the last one.
     pub(crate) fn stage(
@@ -218,7 +215,6 @@ impl State {
         first.map(|at| (at, end))
     }
 
-    /// The free bytes of the ring.
     pub(crate) fn room(&self) -> u64 {
         self.free + self.ring.len() - self.end
     }
@@ -249,12 +245,10 @@ impl State {
         }
     }
 
-    /// The bytes of entries that are not committed.
     pub(crate) fn waiting(&self) -> u64 {
         self.end - self.committed
     }
 
-    /// Whether the next commit may be posted.
     pub(crate) fn may_commit(&self) -> bool {
         if !self.is_open || self.is_gated || self.ended.is_some() || self.commits.is_full() {
             return false;
@@ -331,7 +325,6 @@ impl State {
         found.map(|found| found.tail.epoch).max().unwrap_or(0)
     }
 
-    /// A commit has enough copies.
     pub(crate) fn acknowledge(&mut self, id: CommitId) {
         let Some(of) = self.commits.acknowledge(id) else {
             return;
@@ -356,7 +349,7 @@ impl State {
         self.commits.open().any(|of| !of.is_led)
     }
 
-    /// The first commit for which no task waits. While records wait behind a commit, that is the
+    /// The first commit for which no task waits. While records wait for a commit, that is the
     /// first of all: its task may not be polled any more.
     pub(crate) fn left(&self) -> Option<CommitId> {
         let is_waited = self.end > self.committed;

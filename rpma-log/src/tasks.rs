@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use rpma_async::{Monitor, Reactor};
 
-/// Work of a log.
 pub(crate) type Work<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// Does all of them, until one has ended: the log ends with it.
@@ -36,7 +35,6 @@ pub(crate) async fn unless<T>(one: impl Future<Output = T>, other: impl Future) 
     .await
 }
 
-/// Lets other tasks run.
 pub(crate) async fn yield_once() {
     let mut has_yielded = false;
     poll_fn(|cx| {

@@ -182,7 +182,6 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// The next step of the work.
 enum Next {
     Post,
     Settle(CommitId),
