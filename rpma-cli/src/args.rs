@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use crate::endpoint::{Endpoint, Range};
+pub(crate) use crate::endpoint::Endpoint;
 use crate::settings::{Completions, Flush, Limit, Method, Op, Sweep, parse_number, parse_rate};
 
 /// Look at this host: can a remote flush work here?
@@ -19,7 +19,6 @@ Examples:
   rpma doctor                            all RDMA devices of this host
   rpma doctor 192.0.2.2                  the device that has this address
   rpma doctor mlx5_0 --memory /dev/dax0.0
-  rpma doctor --memory /dev/dax0.0 --range 0..4m
   rpma doctor --format json
 
 Exit status: 0 if a remote flush can work, 1 if not, 2 for wrong arguments.")]
@@ -30,10 +29,6 @@ pub(crate) struct Doctor {
     /// Also look at this memory: a device-DAX, or a file
     #[arg(long, value_name = "PATH")]
     pub(crate) memory: Option<PathBuf>,
-    /// Only this range of the memory, as the program will map it: two numbers of bytes, with k, m or
-    /// g for KiB, MiB or GiB
-    #[arg(long, value_name = "START..END", requires = "memory")]
-    pub(crate) range: Option<Range>,
     #[command(flatten)]
     pub(crate) form: Form,
     #[cfg(feature = "sim")]
@@ -118,12 +113,7 @@ pub(crate) struct Check {
     #[command(flatten)]
     pub(crate) form: Form,
     /// Run only the cases whose names begin so
-    #[arg(
-        long,
-        value_name = "CASE",
-        num_args = 1..,
-        hide_possible_values = true
-    )]
+    #[arg(long, value_name = "CASE", num_args = 1..)]
     pub(crate) only: Vec<String>,
     /// List the cases instead of running them
     #[arg(long, conflicts_with_all = ["format", "out"])]

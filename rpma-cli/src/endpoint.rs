@@ -1,8 +1,6 @@
-//! Arguments of several parts: the address of a server, and a range of bytes.
+//! The address of a server, as an argument.
 
 use std::str::FromStr;
-
-use crate::settings::parse_number;
 
 /// The port of `rpma serve`, unless another one is given.
 const DEFAULT_PORT: u16 = 7204;
@@ -71,33 +69,6 @@ impl std::fmt::Display for Endpoint {
     }
 }
 
-/// A range of bytes, without its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Range {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-}
-
-impl FromStr for Range {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (start, end) = text
-            .split_once("..")
-            .ok_or("give the begin and the end, such as 0..4m")?;
-        let number = |name, text| match text {
-            "" => Err(format!("its {name} is missing: give both, such as 0..4m")),
-            text => parse_number(text),
-        };
-        let (start, end) = (number("begin", start)?, number("end", end)?);
-        if start < end {
-            Ok(Self { start, end })
-        } else {
-            Err("it has no bytes: give the smaller number first".into())
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,28 +96,6 @@ mod tests {
             "", ":1", "a:", "a:0", "a:65536", "a:-1", "a:b", "[a", "[a]1", "[]:1", "a b", "a\n",
         ] {
             assert!(text.parse::<Endpoint>().is_err(), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn a_range_has_bytes() {
-        assert_eq!("0..8".parse(), Ok(Range { start: 0, end: 8 }));
-        let (start, end) = (2 << 20, 1 << 30);
-        assert_eq!("2M..1g".parse(), Ok(Range { start, end }));
-        for (text, words) in [
-            ("", "begin and the end"),
-            ("8", "begin and the end"),
-            ("..8", "begin is missing"),
-            ("0..", "end is missing"),
-            ("8..8", "no bytes"),
-            ("4194304..2m", "smaller number first"),
-            ("a..b", "no number"),
-            ("-1..8", "no number"),
-            ("0..=8", "no number"),
-            ("0..2kk", "no number"),
-        ] {
-            let error = text.parse::<Range>().expect_err(text);
-            assert!(error.contains(words), "{text:?}: {error}");
         }
     }
 }

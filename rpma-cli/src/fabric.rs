@@ -260,9 +260,6 @@ mod tests {
         assert!(text.contains("memlock unlimited"), "{text}");
         assert!(text.contains("unseen  durable: on rxe0"), "{text}");
 
-        // The range that the program maps counts.
-        let (outcome, text) = examine(&["--memory", "MEMORY", "--range", "0..4096"], limit);
-        assert_eq!(outcome, Outcome::Good, "{text}");
         let (outcome, text) = examine(&["--memory", "MEMORY"], |host| {
             limit(host);
             host.facts.locked_memory.ignored = true;

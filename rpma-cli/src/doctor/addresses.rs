@@ -1,5 +1,6 @@
 //! Which addresses lead to a device: the library opens each of them.
 
+use std::mem;
 use std::net::{IpAddr, ToSocketAddrs};
 
 use rpma::{Device, Side};
@@ -34,69 +35,81 @@ pub(crate) fn device(address: &str) -> rpma::Result<Device> {
     Device::from_addr(address, Side::Local)
 }
 
-/// Opens the devices: of the target, or all of them.
+/// The tries of all addresses of this host.
+#[derive(Default)]
+struct Tried {
+    opened: Vec<Opened>,
+    failed: Vec<(String, rpma::Error)>,
+    /// The error of the target, which can be another host's address.
+    refusal: Option<rpma::Error>,
+}
+
+impl Tried {
+    /// The addresses that open a device.
+    fn addresses(&self) -> Vec<String> {
+        let addresses = self.opened.iter().flat_map(|device| &device.addresses);
+        addresses.cloned().collect()
+    }
+
+    /// An address of a device that did not open it.
+    fn failed(&self, device: &RdmaDevice) -> Option<&(String, rpma::Error)> {
+        self.failed.iter().find(|(address, _)| device.has(address))
+    }
+}
+
+/// Opens the devices by all addresses of this host, and keeps that of the target, or all of them.
 pub(super) fn open(exam: &mut Exam<'_>) -> Vec<Finding> {
-    let target = exam.target.clone();
-    let target = target.filter(|_| exam.wanted_device().is_none());
-    if !can_be_opened(&exam.host.facts) {
+    let device = exam.wanted_device().map(str::to_owned);
+    let target = exam.target.clone().filter(|_| device.is_none());
+    let mut tried = Tried::default();
+    let mut findings = Vec::new();
+    if can_be_opened(&exam.host.facts) {
+        tried = try_all(exam, target.as_deref());
+    } else {
         // A call of the library could load modules.
         let found = "no device was opened, because of the BAD lines above";
-        let mut findings = vec![Finding::unseen(CHECK, found)];
-        findings.extend(target.and_then(|target| wrong(exam, &target)));
+        findings.push(Finding::unseen(CHECK, found));
+    }
+    let Some(target) = target else {
+        findings.extend(keep_all(exam, device.as_deref(), tried));
         return findings;
+    };
+    let opened_by = |device: &Opened| device.addresses.contains(&target);
+    if let Some(at) = tried.opened.iter().position(opened_by) {
+        findings.extend(keep(exam, vec![tried.opened.swap_remove(at)]));
+    } else {
+        findings.extend(wrong(exam, &target, &tried));
     }
-    match target {
-        Some(target) => open_target(exam, &target),
-        None => open_all(exam),
-    }
+    findings
 }
 
 /// Whether the kernel's side is complete.
 fn can_be_opened(facts: &Facts) -> bool {
-    let is_there = |state| matches!(state, ModuleState::Loaded | ModuleState::BuiltIn);
-    let modules = facts.modules.iter().all(|module| is_there(module.state));
+    let mut modules = facts.modules.iter();
+    let modules = modules.all(|module| module.state == ModuleState::Loaded);
     let mut nodes = facts.nodes.iter().filter(|node| node.device.is_none());
     let cm = nodes.all(|node| node.access == Access::Usable);
     modules && cm && facts.devices.iter().any(RdmaDevice::can_serve)
 }
 
-/// Opens the devices by all addresses of this host. Only the wanted one is kept, if there is one.
-fn open_all(exam: &mut Exam<'_>) -> Vec<Finding> {
-    let host = exam.host;
-    let wanted = exam.wanted_device().map(str::to_owned);
-    let (mut devices, failed) = try_all(exam);
-    let is_wanted = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
-    devices.retain(|device| is_wanted(device.name()));
-    let is_left = |device: &&RdmaDevice| {
-        let is_opened = devices.iter().any(|opened| opened.name() == device.name);
-        is_wanted(&device.name) && !is_opened && device.can_serve()
-    };
-    let left: Vec<&RdmaDevice> = host.facts.devices.iter().filter(is_left).collect();
-    let mut findings = keep(exam, devices);
-    let is_bad = exam.devices.is_empty();
-    findings.extend(
-        left.iter()
-            .map(|device| not_opened(exam, device, is_bad, &failed)),
-    );
-    findings
-}
-
-/// An address that opens no device.
-type Failed<'a> = (&'a str, rpma::Error);
-
-/// Tries all addresses of this host: the devices that they open, and the other addresses.
-fn try_all<'a>(exam: &Exam<'a>) -> (Vec<Opened>, Vec<Failed<'a>>) {
-    let host = exam.host;
-    let (mut devices, mut failed) = (Vec::new(), Vec::new());
-    for address in &host.addresses {
+/// The target may be the name of an address.
+fn try_all(exam: &Exam<'_>, target: Option<&str>) -> Tried {
+    let mut tried = Tried::default();
+    if let Some(target) = target {
+        tried.refusal = open_one(exam.host, &mut tried.opened, target).err();
+    }
+    let is_opened = |address: &str| Some(address) == target && tried.refusal.is_none();
+    let mut others = exam.host.addresses.clone();
+    others.retain(|address| !is_opened(address));
+    for address in others {
         if exam.interrupt.is_set() {
             break;
         }
-        if let Err(error) = open_one(host, &mut devices, address) {
-            failed.push((&**address, error));
+        if let Err(error) = open_one(exam.host, &mut tried.opened, &address) {
+            tried.failed.push((address, error));
         }
     }
-    (devices, failed)
+    tried
 }
 
 /// Opens the device of an address, or adds the address to its device.
@@ -112,81 +125,68 @@ fn open_one(host: &Host, devices: &mut Vec<Opened>, address: &str) -> rpma::Resu
     Ok(())
 }
 
-/// Keeps the devices that can reach another host.
-fn keep(exam: &mut Exam<'_>, devices: Vec<Opened>) -> Vec<Finding> {
+/// Keeps all devices or the one of this name, with the reasons why others were not opened.
+fn keep_all(exam: &mut Exam<'_>, wanted: Option<&str>, mut tried: Tried) -> Vec<Finding> {
     let host = exam.host;
     let facts = &host.facts;
-    let is_ready = |device: &Opened| facts.device(device.name()).is_none_or(RdmaDevice::is_ready);
-    let (active, inactive): (Vec<_>, Vec<_>) = devices.into_iter().partition(is_ready);
-    let mut findings = Vec::new();
-    for device in &active {
-        let found = format!(
-            "{} is opened by {}",
-            device.name(),
-            device.addresses.join(", ")
-        );
-        findings.push(Finding::good(CHECK, found));
-    }
-    for device in inactive {
-        let addresses = device.addresses.join(", ");
-        let found = format!(
-            "{addresses} leads to {}, and no port of it is ACTIVE",
-            device.name()
-        );
-        let remedy = facts
-            .device(device.name())
-            .map_or_else(String::new, |device| {
-                remedies::inactive(device, facts.container)
-            });
-        findings.push(if active.is_empty() {
-            Finding::bad(CHECK, found, remedy)
-        } else {
+    let is_wanted = |name: &str| wanted.is_none_or(|wanted| wanted == name);
+    tried.opened.retain(|device| is_wanted(device.name()));
+    let mut findings = keep(exam, mem::take(&mut tried.opened));
+    let is_left = |device: &&RdmaDevice| {
+        is_wanted(&device.name) && device.can_serve() && !exam.has_opened(&device.name)
+    };
+    for device in facts.devices.iter().filter(is_left) {
+        let (mut found, remedy) = why_not(facts, device, &tried);
+        findings.push(if !exam.devices.is_empty() {
             Finding::note(CHECK, found).with_remedy(remedy)
+        } else {
+            if let Some((address, error)) = tried.failed(device).or(tried.failed.last()) {
+                let reason = remedies::reason(error);
+                found = format!("{found} (the attempt by {address}: {reason})");
+            }
+            Finding::bad(CHECK, found, remedy)
         });
     }
+    findings
+}
+
+/// Keeps the devices that can reach another host.
+fn keep(exam: &mut Exam<'_>, devices: Vec<Opened>) -> Vec<Finding> {
+    let facts = &exam.host.facts;
+    let is_ready = |device: &Opened| facts.device(device.name()).is_none_or(RdmaDevice::is_ready);
+    let (active, inactive): (Vec<_>, Vec<_>) = devices.into_iter().partition(is_ready);
+    let places = |device: &Opened| device.addresses.join(", ");
+    let of_active = active.iter().map(|device| {
+        let found = format!("{} is opened by {}", device.name(), places(device));
+        Finding::good(CHECK, found)
+    });
+    let of_inactive = inactive.iter().filter(|_| active.is_empty()).map(|device| {
+        let (name, places) = (device.name(), places(device));
+        let found = format!("{places} leads to {name}, and no port of it is ACTIVE");
+        Finding::bad(CHECK, found, remedies::ABOVE)
+    });
+    let findings = of_active.chain(of_inactive).collect();
     exam.devices = active;
     findings
 }
 
-/// A device that no address has opened. `failed` has the tries of all addresses.
-fn not_opened(
-    exam: &Exam<'_>,
-    device: &RdmaDevice,
-    is_bad: bool,
-    failed: &[Failed<'_>],
-) -> Finding {
-    let own = own_of(device, failed);
-    let (mut found, remedy) = why_not(&exam.host.facts, device, own);
-    if !is_bad {
-        return Finding::note(CHECK, found).with_remedy(remedy);
-    }
-    if let Some((address, error)) = own.or(failed.last()) {
-        let reason = remedies::reason(error);
-        found = format!("{found} (the attempt by {address}: {reason})");
-    }
-    Finding::bad(CHECK, found, remedy)
-}
-
-/// The address of a device among those that opened none.
-fn own_of<'a, 'b>(device: &RdmaDevice, failed: &'b [Failed<'a>]) -> Option<&'b Failed<'a>> {
-    failed.iter().find(|(address, _)| device.has(address))
-}
-
-/// Why a device is not opened, and the remedy. `own` is an address of it, with the error.
-fn why_not(facts: &Facts, device: &RdmaDevice, own: Option<&Failed<'_>>) -> (String, String) {
+/// Why a device is not opened, and the remedy.
+fn why_not(facts: &Facts, device: &RdmaDevice, tried: &Tried) -> (String, String) {
     let name = &device.name;
-    if let Some(node) = unusable_node(facts, Some(name)) {
+    let is_unusable =
+        |node: &&Node| node.device.as_ref() == Some(name) && node.access != Access::Usable;
+    if let Some(node) = facts.nodes.iter().find(is_unusable) {
         let found = format!("{name} cannot be opened without {}", node.path);
-        return (found, remedies::node(node, facts));
+        return (found, remedies::ABOVE.into());
     }
     if let Some(provider) = facts.missing_provider(device) {
         let found = format!("{name} cannot be opened: rdma-core has no provider {provider} here");
         return (found, remedies::PROVIDERS.into());
     }
-    match own {
+    match tried.failed(device) {
         _ if !device.is_ready() => (
             format!("{name} is not opened, and no port of it is ACTIVE"),
-            remedies::inactive(device, facts.container),
+            remedies::ABOVE.into(),
         ),
         Some((address, error)) => (
             format!("{name} cannot be opened by its address {address}"),
@@ -199,69 +199,50 @@ fn why_not(facts: &Facts, device: &RdmaDevice, own: Option<&Failed<'_>>) -> (Str
     }
 }
 
-/// The file of a device, or of any one, that this process cannot open.
-fn unusable_node<'a>(facts: &'a Facts, device: Option<&str>) -> Option<&'a Node> {
-    let mut nodes = facts.nodes.iter();
-    nodes.find(|node| {
-        let is_of = node.device.is_some() && (device.is_none() || node.device.as_deref() == device);
-        is_of && node.access != Access::Usable
-    })
-}
-
-/// Opens the device of an address or a host name.
-fn open_target(exam: &mut Exam<'_>, target: &str) -> Vec<Finding> {
-    let mut devices = Vec::new();
-    match open_one(exam.host, &mut devices, target) {
-        Ok(()) => keep(exam, devices),
-        Err(error) => vec![wrong(exam, target).unwrap_or_else(|| refused(exam, target, &error))],
-    }
-}
-
-/// A target that can lead to no device, whichever devices there are.
-fn wrong(exam: &Exam<'_>, target: &str) -> Option<Finding> {
-    let found = match facts::parse_address(target) {
-        Some(address) => vec![address],
-        None => looked_up(target),
-    };
+/// A target that leads to no device. The remedy is an address that leads to one, or that of a device
+/// without such an address. `None` if it may be right, and no address was tried.
+fn wrong(exam: &Exam<'_>, target: &str, tried: &Tried) -> Option<Finding> {
+    let facts = &exam.host.facts;
+    let found = facts::parse_address(target).map_or_else(|| looked_up(target), |ip| vec![ip]);
     if found.is_empty() {
         return Some(unknown(exam, target));
     }
     if let Some(finding) = without_scope(exam, target, &found) {
         return Some(finding);
     }
-    let addresses = exam.host.addresses.iter();
-    let own: Vec<IpAddr> = addresses
-        .filter_map(|text| facts::parse_address(text))
-        .collect();
+    let mut own = exam
+        .host
+        .addresses
+        .iter()
+        .filter_map(|text| facts::parse_address(text));
     let text = if found.iter().all(IpAddr::is_loopback) {
-        "is the loopback address, which belongs to no RDMA device"
+        "is the loopback address, which belongs to no RDMA device".into()
     } else if found.iter().all(IpAddr::is_unspecified) {
-        "is a wildcard, which belongs to no RDMA device in particular"
-    } else if !found.iter().any(|address| own.contains(address)) {
-        "is not an address of this host"
+        "is a wildcard, which belongs to no RDMA device in particular".into()
+    } else if !own.any(|address| found.contains(&address)) {
+        "is not an address of this host".into()
     } else {
-        return None;
+        let reason = remedies::reason(tried.refusal.as_ref()?);
+        format!("is an address of this host, and leads to no RDMA device ({reason})")
     };
-    Some(instead(exam, format!("{target} {text}")))
-}
-
-/// For a target that leads to no device: an address that leads to one, or the remedy of a device
-/// without such an address.
-fn instead(exam: &Exam<'_>, found: String) -> Finding {
-    let facts = &exam.host.facts;
-    if !can_be_opened(facts) {
-        return Finding::bad(CHECK, found, remedies::other_address(&[]));
-    }
-    let (opened, failed) = try_all(exam);
-    let others = addresses_of(opened);
-    let devices = facts.devices.iter().filter(|device| device.can_serve());
-    match devices.min_by_key(|device| !device.is_ready()) {
-        Some(device) if others.is_empty() => {
-            let (why, remedy) = why_not(facts, device, own_of(device, &failed));
-            Finding::bad(CHECK, format!("{found}, and {why}"), remedy)
+    let others = tried.addresses();
+    let serving = facts.devices.iter().filter(|device| device.can_serve());
+    let own = facts.devices.iter().find(|device| device.has(target));
+    // Of several devices, the nearest one to its use.
+    let nearest = serving.min_by_key(|device| !device.is_ready());
+    let device = own.or(nearest.filter(|_| others.is_empty()));
+    Some(match device.filter(|_| tried.refusal.is_some()) {
+        Some(device) => {
+            let (why, remedy) = why_not(facts, device, tried);
+            let and = if text.ends_with(')') { ": " } else { ", and " };
+            Finding::bad(CHECK, format!("{target} {text}{and}{why}"), remedy)
         }
-        _ => Finding::bad(CHECK, found, remedies::other_address(&others)),
-    }
+        None => Finding::bad(
+            CHECK,
+            format!("{target} {text}"),
+            remedies::other_address(&others),
+        ),
+    })
 }
 
 /// A target that is neither an address nor a host: a wrong name, or a network interface.
@@ -275,73 +256,39 @@ fn unknown(exam: &Exam<'_>, target: &str) -> Finding {
         let found = format!("{target} is the network interface of {}", device.name);
         return Finding::bad(CHECK, found, exam.command(&device.name));
     }
-    let interfaces = exam.host.files.names("sys/class/net");
-    let found = if interfaces.iter().any(|name| name == target) {
-        format!("{target} is a network interface without an RDMA device")
-    } else {
-        format!("{target:?} is no address, no host and no RDMA device")
+    let found = match exam.host.files.exists(format!("sys/class/net/{target}")) {
+        true => format!("{target} is a network interface without an RDMA device"),
+        false => format!("{target:?} is no address, no host and no RDMA device"),
     };
     Finding::bad(CHECK, found, remedies::other_target(facts))
 }
 
 /// A link-local address of this host without its interface: `fe80::1` for `fe80::1%eth0`.
 fn without_scope(exam: &Exam<'_>, target: &str, found: &[IpAddr]) -> Option<Finding> {
-    let [IpAddr::V6(address)] = found else {
-        return None;
+    let is_it = |own: &&String| {
+        let address = own.split_once('%').and_then(|_| facts::parse_address(own));
+        found.len() == 1 && address.as_ref() == found.first()
     };
-    if !address.is_unicast_link_local() || target.contains('%') {
-        return None;
-    }
-    let mut own = exam.host.addresses.iter();
-    let scoped = own
-        .find(|own| own.contains('%') && facts::parse_address(own) == Some(IpAddr::V6(*address)))?;
+    let scoped = exam
+        .host
+        .addresses
+        .iter()
+        .find(is_it)
+        .filter(|_| !target.contains('%'))?;
     let found = format!("{target} is a link-local address, which needs its interface");
     Some(Finding::bad(CHECK, found, exam.command(scoped)))
 }
 
-/// An address of this host that opens no device.
-fn refused(exam: &Exam<'_>, target: &str, error: &rpma::Error) -> Finding {
-    let reason = remedies::reason(error);
-    let found =
-        format!("{target} is an address of this host, and leads to no RDMA device ({reason})");
-    let facts = &exam.host.facts;
-    let own = facts.devices.iter().find(|device| device.has(target));
-    let (opened, failed) = try_all(exam);
-    let others = addresses_of(opened);
-    // Of several devices, nobody knows to which one the address leads.
-    let device = match &facts.devices[..] {
-        [device] if others.is_empty() => Some(device),
-        _ => own,
-    };
-    let (found, remedy) = match (device, unusable_node(facts, None)) {
-        (Some(device), _) => {
-            let (why, remedy) = why_not(facts, device, own_of(device, &failed));
-            (format!("{found}: {why}"), remedy)
-        }
-        (None, Some(node)) => (found, remedies::node(node, facts)),
-        (None, None) => (found, remedies::other_address(&others)),
-    };
-    Finding::bad(CHECK, found, remedy)
-}
-
 /// The addresses of a host name. The system's resolver has its own limit.
 fn looked_up(name: &str) -> Vec<IpAddr> {
-    let found = (name, 0).to_socket_addrs();
-    found.map_or_else(
-        |_| Vec::new(),
-        |found| found.map(|address| address.ip()).collect(),
-    )
-}
-
-fn addresses_of(devices: Vec<Opened>) -> Vec<String> {
-    let devices = devices.into_iter();
-    devices.flat_map(|device| device.addresses).collect()
+    let found = (name, 0).to_socket_addrs().into_iter().flatten();
+    found.map(|address| address.ip()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::Module;
+    use crate::facts::{Module, Port};
 
     #[test]
     fn the_library_is_called_only_if_all_is_there() {
@@ -355,7 +302,7 @@ mod tests {
             state: ModuleState::Missing,
         });
         assert!(!can_be_opened(&facts), "a call could load it");
-        facts.modules[0].state = ModuleState::BuiltIn;
+        facts.modules[0].state = ModuleState::Loaded;
         assert!(can_be_opened(&facts));
         let mut node = Node {
             path: "/dev/infiniband/rdma_cm".into(),
@@ -367,14 +314,22 @@ mod tests {
         };
         facts.nodes.push(node.clone());
         assert!(!can_be_opened(&facts));
-        assert!(unusable_node(&facts, None).is_none(), "it is of no device");
 
         node.device = Some("rxe0".into());
         facts.nodes = vec![node];
         assert!(can_be_opened(&facts), "another device may do");
-        assert!(unusable_node(&facts, Some("rxe0")).is_some());
-        assert!(unusable_node(&facts, None).is_some());
-        assert!(unusable_node(&facts, Some("rxe1")).is_none());
+        for (name, words) in [("rxe0", "cannot be opened without"), ("rxe1", "no address")] {
+            let device = RdmaDevice {
+                name: name.into(),
+                ports: vec![Port {
+                    state: Some("ACTIVE".into()),
+                    ..Port::default()
+                }],
+                ..RdmaDevice::default()
+            };
+            let (why, _) = why_not(&facts, &device, &Tried::default());
+            assert!(why.contains(words), "{why}");
+        }
         facts.devices.clear();
         assert!(!can_be_opened(&facts));
     }

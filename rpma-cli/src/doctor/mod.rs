@@ -110,7 +110,13 @@ pub(crate) fn examine(
     if interrupt.is_set() && args.form.format == Format::Text {
         out.line("interrupted: the other checks were not done")?;
     }
-    let report = Diagnosis::new(&exam, outcome);
+    let report = Diagnosis {
+        command: "doctor",
+        result: outcome,
+        interrupted: interrupt.is_set(),
+        host: published_facts(&host.facts),
+        findings: &exam.findings,
+    };
     out.report(&args.form, file, &report, report.findings)?;
     Ok(outcome)
 }
@@ -125,7 +131,7 @@ fn named(host: &Host, target: &str) -> String {
 
 type Step = fn(&mut Exam<'_>) -> Vec<Finding>;
 
-const HOST: [Step; 11] = [
+const HOST: [Step; 10] = [
     |exam| system::kernel(&exam.host.facts),
     |exam| system::container(&exam.host.facts),
     |exam| system::modules(&exam.host.facts),
@@ -134,8 +140,7 @@ const HOST: [Step; 11] = [
     |exam| system::rdma_core(&exam.host.facts),
     addresses::open,
     registering::locked_memory,
-    |exam| opened::native_operations(&exam.devices, &exam.host.facts),
-    |exam| opened::on_demand_paging(&exam.devices),
+    |exam| opened::abilities(&exam.devices),
     |exam| opened::iwarp(&exam.devices),
 ];
 
@@ -207,12 +212,8 @@ impl Exam<'_> {
         }
     }
 
-    fn try_between_hosts(&self) -> String {
-        let is_there = |iwarp| {
-            let mut devices = self.devices.iter();
-            devices.any(|device| device.peer.is_iwarp() == iwarp)
-        };
-        remedies::try_between_hosts(is_there(true), is_there(false))
+    fn has_opened(&self, name: &str) -> bool {
+        self.devices.iter().any(|device| device.name() == name)
     }
 
     fn summary(&self) -> Finding {
@@ -229,7 +230,7 @@ impl Exam<'_> {
                     ""
                 };
                 let found = format!("can work on {}{meaning}", places.join(", "));
-                Finding::good(CHECK, found).with_remedy(self.try_between_hosts())
+                Finding::good(CHECK, found).with_remedy(remedies::try_between_hosts(&self.devices))
             }
             Outcome::Bad => Finding::bad(CHECK, "cannot work", remedies::MEND),
         }
@@ -245,18 +246,6 @@ struct Diagnosis<'a> {
     interrupted: bool,
     host: Value,
     findings: &'a [Finding],
-}
-
-impl<'a> Diagnosis<'a> {
-    fn new(exam: &'a Exam<'_>, result: Outcome) -> Self {
-        Self {
-            command: "doctor",
-            result,
-            interrupted: exam.interrupt.is_set(),
-            host: published_facts(&exam.host.facts),
-            findings: &exam.findings,
-        }
-    }
 }
 
 #[cfg(test)]

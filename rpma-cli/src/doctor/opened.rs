@@ -4,8 +4,6 @@ use std::fmt;
 
 use rpma::{Device, Peer};
 
-use super::remedies;
-use crate::facts::Facts;
 use crate::report::Finding;
 
 /// An open device.
@@ -38,58 +36,32 @@ impl fmt::Display for Opened {
     }
 }
 
-pub(super) fn native_operations(devices: &[Opened], facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "native operations";
-    let finding = |device: &Opened| {
-        let (flush, write) = (
-            device.peer.is_native_flush_capable(),
-            device.peer.is_native_atomic_write_capable(),
-        );
-        let name = device.name();
-        if flush && write {
-            return Finding::good(
-                CHECK,
-                format!("{name} has native flush and native atomic write"),
-            );
-        }
-        let (flush, write) = (has(flush), has(write));
-        let found = format!(
-            "{name}: native flush {flush}, native atomic write {write}; rpma uses a read and a plain write in the \
-             place of a missing one"
-        );
-        match facts.rdma_core.built_with {
-            Some(old) if old < 45 => {
-                Finding::note(CHECK, found).with_remedy(remedies::OLD_RDMA_CORE)
-            }
-            _ => Finding::note(CHECK, found),
-        }
-    };
-    devices.iter().map(finding).collect()
-}
+/// An ability of devices: the check, whether a device has it, and the words for both answers.
+type Ability = (&'static str, fn(&Peer) -> bool, &'static str, &'static str);
 
-fn has(it: bool) -> &'static str {
-    if it { "yes" } else { "no" }
-}
+const ABILITIES: [Ability; 2] = [
+    (
+        "native operations",
+        |peer| peer.is_native_flush_capable() && peer.is_native_atomic_write_capable(),
+        "has native flush and native atomic write",
+        "lacks native flush or native atomic write; rpma uses a read and a plain write in the place of a missing one",
+    ),
+    (
+        "on-demand paging",
+        Peer::is_odp_capable,
+        "has it: files on a DAX file system can be registered",
+        "has none: no file on a DAX file system can be registered, and a device-DAX can",
+    ),
+];
 
-pub(super) fn on_demand_paging(devices: &[Opened]) -> Vec<Finding> {
-    const CHECK: &str = "on-demand paging";
-    let finding = |device: &Opened| {
-        let name = device.name();
-        if device.peer.is_odp_capable() {
-            Finding::good(
-                CHECK,
-                format!("{name} has it: files on a DAX file system can be registered"),
-            )
-        } else {
-            Finding::note(
-                CHECK,
-                format!(
-                    "{name} has none: no file on a DAX file system can be registered, and a device-DAX can"
-                ),
-            )
-        }
+pub(super) fn abilities(devices: &[Opened]) -> Vec<Finding> {
+    let finding = |(check, has, yes, no): Ability| {
+        devices.iter().map(move |device| match has(&device.peer) {
+            true => Finding::good(check, format!("{} {yes}", device.name())),
+            false => Finding::note(check, format!("{} {no}", device.name())),
+        })
     };
-    devices.iter().map(finding).collect()
+    ABILITIES.into_iter().flat_map(finding).collect()
 }
 
 /// The devices whose messages travel over iWARP.

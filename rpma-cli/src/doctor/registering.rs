@@ -15,51 +15,46 @@ const LEAST: usize = 1 << 20;
 
 /// Registers ordinary memory on each device, for a moment.
 pub(super) fn locked_memory(exam: &mut Exam<'_>) -> Vec<Finding> {
-    let limit = describe(exam.host.facts.locked_memory);
+    let facts = &exam.host.facts;
+    let limit = describe(facts.locked_memory);
     if exam.devices.is_empty() {
-        return vec![without_device(&exam.host.facts, &limit)];
+        return without_device(facts, &limit);
     }
     let devices = exam.devices.iter();
     Finding::of_devices(
         devices
-            .map(|device| finding(device, &exam.host.facts, &limit))
+            .map(|device| finding(device, facts, &limit))
             .collect(),
     )
 }
 
-/// The limit is known before a device is.
-fn without_device(facts: &Facts, limit: &str) -> Finding {
-    let found = format!("{limit}; no device to register memory with");
+/// A limit that is too low is known before a device is.
+fn without_device(facts: &Facts, limit: &str) -> Vec<Finding> {
     let too_low_for = |len| facts.locked_memory.too_low_for(len).is_some();
-    if too_low_for(LEAST) {
-        let found = format!("{found}. Not even {} MiB can be registered", LEAST >> 20);
-        Finding::bad(CHECK, found, remedies::memlock(facts))
+    let remedy = remedies::memlock(facts);
+    let finding = if too_low_for(LEAST) {
+        let found = format!("{limit}. Not even {} MiB can be registered", LEAST >> 20);
+        Finding::bad(CHECK, found, remedy)
     } else if too_low_for(USUAL) {
-        Finding::note(CHECK, found).with_remedy(remedies::memlock(facts))
+        Finding::note(CHECK, limit).with_remedy(remedy)
     } else {
-        Finding::unseen(CHECK, found)
-    }
+        return Vec::new();
+    };
+    vec![finding]
 }
 
 fn finding(device: &Opened, facts: &Facts, limit: &str) -> Finding {
-    let name = device.name();
-    let mebibytes = |len: usize| len >> 20;
+    let (name, usual, least) = (device.name(), USUAL >> 20, LEAST >> 20);
     let Err(error) = register(&device.peer, USUAL) else {
-        let found = format!(
-            "{} MiB were registered on {name}; {limit}",
-            mebibytes(USUAL)
-        );
+        let found = format!("{usual} MiB were registered on {name}; {limit}");
         return Finding::good(CHECK, found);
     };
     let (reason, remedy) = remedies::of_registering(&error, None, facts);
-    let found = format!(
-        "{} MiB cannot be registered on {name}; {limit}: {reason}",
-        mebibytes(USUAL)
-    );
+    let found = format!("{usual} MiB cannot be registered on {name}; {limit}: {reason}");
     match register(&device.peer, LEAST) {
         Ok(()) => Finding::note(CHECK, found).with_remedy(remedy),
         Err(_) => {
-            let found = format!("{found}. Not even {} MiB can be", mebibytes(LEAST));
+            let found = format!("{found}. Not even {least} MiB can be");
             Finding::bad(CHECK, found, remedy)
         }
     }
@@ -72,12 +67,10 @@ fn register(peer: &Peer, len: usize) -> rpma::Result<()> {
 }
 
 fn describe(locked: LockedMemory) -> String {
-    match locked {
-        LockedMemory { ignored: true, .. } => "no limit (CAP_IPC_LOCK)".into(),
-        LockedMemory { limit: None, .. } => "no limit".into(),
-        LockedMemory {
-            limit: Some(bytes), ..
-        } => format!("the limit is {} KiB", bytes >> 10),
+    match locked.limit {
+        _ if locked.ignored => "no limit (CAP_IPC_LOCK)".into(),
+        None => "no limit".into(),
+        Some(bytes) => format!("the limit is {} KiB", bytes >> 10),
     }
 }
 
@@ -90,20 +83,21 @@ mod tests {
     #[test]
     fn the_limit_is_judged_without_a_device() {
         for (limit, ignored, verdict) in [
-            (Some(64 << 10), false, Verdict::Bad),
-            (Some(8 << 20), false, Verdict::Note),
-            (Some(1 << 30), false, Verdict::Unseen),
-            (Some(64 << 10), true, Verdict::Unseen),
-            (None, false, Verdict::Unseen),
+            (Some(64 << 10), false, Some(Verdict::Bad)),
+            (Some(8 << 20), false, Some(Verdict::Note)),
+            (Some(1 << 30), false, None),
+            (Some(64 << 10), true, None),
+            (None, false, None),
         ] {
             let facts = Facts {
                 locked_memory: LockedMemory { limit, ignored },
                 ..Facts::default()
             };
-            let finding = without_device(&facts, "the limit");
-            assert_eq!(finding.verdict, verdict, "{limit:?}");
-            let has_remedy = finding.remedy == Some(remedies::memlock(&facts));
-            assert_eq!(has_remedy, verdict != Verdict::Unseen, "{limit:?}");
+            let found = without_device(&facts, "the limit");
+            let verdicts: Vec<_> = found.iter().map(|finding| finding.verdict).collect();
+            assert_eq!(verdicts, Vec::from_iter(verdict), "{limit:?}");
+            let remedy = Some(remedies::memlock(&facts));
+            assert!(found.iter().all(|finding| finding.remedy == remedy));
         }
     }
 }

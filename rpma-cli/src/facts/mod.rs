@@ -3,7 +3,6 @@
 
 mod blocks;
 mod containers;
-mod dax;
 mod devices;
 mod files;
 mod modules;
@@ -17,7 +16,6 @@ use std::path::Path;
 
 pub(crate) use self::blocks::{Mount, Use};
 pub(crate) use self::containers::Container;
-pub(crate) use self::dax::{DaxSize, dax_size};
 pub(crate) use self::devices::{Gid, Interface, Port, RdmaDevice};
 pub(crate) use self::files::Files;
 #[cfg(test)]
@@ -55,8 +53,6 @@ pub(crate) struct Facts {
     pub(crate) absent: Vec<&'static str>,
     /// The providers of rdma-core that are installed, such as `mlx5`.
     pub(crate) providers: Vec<String>,
-    /// Whether the kernel has soft-RoCE, if that is known.
-    pub(crate) has_soft_roce: Option<bool>,
     pub(crate) user: User,
     pub(crate) locked_memory: LockedMemory,
     /// The persistent memory.
@@ -81,7 +77,6 @@ impl Facts {
             given_away: network::given_away(&files),
             absent: kernel.absent(&files),
             providers: providers::providers(&files),
-            has_soft_roce: kernel.has_soft_roce(&files),
             user: system::user(&files),
             locked_memory: system::locked_memory(&files),
             pmem: pmem::read(&files),

@@ -24,8 +24,8 @@ pub(crate) struct Module {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ModuleState {
+    /// Or built in.
     Loaded,
-    BuiltIn,
     /// It can be loaded, as far as this process sees.
     Missing,
     /// It cannot be loaded: this kernel was built without it.
@@ -49,19 +49,17 @@ impl Kernel {
 
     /// Whether it has a module. `None` if that cannot be seen.
     fn has(&self, files: &Files, module: &str) -> Option<bool> {
-        if self.has_built_in(module) || files.exists(format!("sys/module/{module}")) {
+        if self.is_running(files, module) {
             return Some(true);
         }
         let loadable = self.loadable.as_ref()?;
         Some(loadable.iter().any(|name| name == module))
     }
 
-    pub(super) fn has_built_in(&self, module: &str) -> bool {
-        self.built_in.iter().any(|name| name == module)
-    }
-
-    pub(super) fn has_soft_roce(&self, files: &Files) -> Option<bool> {
-        self.has(files, SOFT_ROCE)
+    /// Whether it is loaded or built in.
+    pub(super) fn is_running(&self, files: &Files, module: &str) -> bool {
+        let is_built_in = self.built_in.iter().any(|name| name == module);
+        is_built_in || files.exists(format!("sys/module/{module}"))
     }
 
     /// The modules of remedies that it does not have.
@@ -75,9 +73,7 @@ impl Kernel {
     /// The state of each module that RDMA needs.
     pub(super) fn modules(&self, files: &Files) -> Vec<Module> {
         let state = |name: &str, made: &str| {
-            if self.has_built_in(name) {
-                ModuleState::BuiltIn
-            } else if files.exists(format!("sys/module/{name}")) || files.exists(made) {
+            if self.is_running(files, name) || files.exists(made) {
                 ModuleState::Loaded
             } else if self.has(files, name) == Some(false) {
                 ModuleState::Absent
@@ -93,12 +89,10 @@ impl Kernel {
     }
 }
 
-const SOFT_ROCE: &str = "rdma_rxe";
-
 /// The modules that a remedy can load.
 fn of_remedies() -> impl Iterator<Item = &'static str> {
     let of_adapters = RDMA_MODULES.iter().map(|(_, module)| *module);
-    of_adapters.chain([SOFT_ROCE, "ib_ipoib", "device_dax"])
+    of_adapters.chain(["rdma_rxe", "ib_ipoib", "device_dax"])
 }
 
 /// The modules of RDMA and of remedies in a list of the kernel's build. A line begins with a path:
@@ -132,7 +126,7 @@ mod tests {
 
     #[test]
     fn modules_are_loaded_built_in_or_missing() -> io::Result<()> {
-        use ModuleState::{Absent, BuiltIn, Loaded, Missing};
+        use ModuleState::{Absent, Loaded, Missing};
         assert_eq!(states(&[])?, [Missing; 4]);
         let loaded = [
             ("sys/module/ib_core/", ""),
@@ -148,7 +142,7 @@ mod tests {
             ),
             ("sys/class/infiniband_verbs/", ""),
         ];
-        assert_eq!(states(&built_in)?, [BuiltIn, Loaded, BuiltIn, Missing]);
+        assert_eq!(states(&built_in)?, [Loaded, Loaded, Loaded, Missing]);
         let cut_down = [
             ("proc/sys/kernel/osrelease", "6.12.1\n"),
             (

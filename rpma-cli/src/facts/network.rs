@@ -126,11 +126,10 @@ pub(super) fn adapter(files: &Files, kernel: &Kernel) -> Option<Adapter> {
         let driver = files.link(format!("{NET}/{interface}/device/driver"))?;
         let driver = driver.rsplit('/').next()?;
         let (_, module) = RDMA_MODULES.iter().find(|(known, _)| *known == driver)?;
-        let is_loaded = files.exists(format!("sys/module/{module}"));
         Some(Adapter {
             interface,
             module,
-            is_loaded: is_loaded || kernel.has_built_in(module),
+            is_loaded: kernel.is_running(files, module),
         })
     })
 }

@@ -26,7 +26,6 @@ pub(crate) fn facts(facts: &Facts) -> Value {
         "kernel": facts.kernel.as_deref().and_then(version),
         "rdma_core": facts.rdma_core,
         "modules": facts.modules,
-        "soft_roce": facts.has_soft_roce,
         "providers": each(&facts.providers, |name| known(PROVIDERS, name)),
         "files": each(&facts.nodes, file),
         "devices": each(&facts.devices, device),

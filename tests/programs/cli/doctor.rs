@@ -13,7 +13,6 @@ fn a_good_host() {
         "/dev/infiniband/rdma_cm can be read and written",
         "port 1 is ACTIVE, Ethernet",
         "is a device-DAX",
-        "mappings begin and end at multiples of 2097152 bytes",
         "can register the memory for writing and for persistent flushes",
         "64 MiB were registered",
         "good    remote flush: can work on",
@@ -94,7 +93,7 @@ fn an_ordinary_file() {
     let ended = rpma(&["doctor", "--memory", &path]);
     found(&ended, "note    memory: ");
     finds(&ended, "cannot register the file for writing", &devdax());
-    let reason = "Linux 6.5 and newer refuse files of this file system";
+    let reason = "Since Linux 6.5 the kernel does not pin a mapping of an ordinary file";
     found(&ended, reason);
     assert_eq!(fs::read(&path).expect("the file"), [7; 8192]);
     fs::remove_file(&path).expect("removes");
@@ -133,15 +132,6 @@ fn a_file_on_a_dax_file_system() {
         assert_eq!(ended.status, Some(0), "{ended:#?}");
     }
     fs::remove_file(&path).expect("removes");
-}
-
-#[test]
-fn a_misaligned_range() {
-    let ended = rpma(&["doctor", "--memory", &devdax(), "--range", "0..4096"]);
-    let remedy = "multiples of the alignment";
-    finds(&ended, "its alignment is 2097152", remedy);
-    let aligned = "2097152..4194304";
-    rpma(&["doctor", "--memory", &devdax(), "--range", aligned]).success("aligned");
 }
 
 /// The limit of locked memory counts for an ordinary user.

@@ -1,6 +1,8 @@
 //! Files on persistent memory, which a device with on-demand paging can register. They need a file
 //! system that maps without a page cache (DAX), and no command for them destroys data.
 
+use std::path::Path;
+
 use super::memory::Wanted;
 use crate::facts::{Facts, Mode, Mount, Namespace};
 
@@ -79,23 +81,23 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// For a directory on a file system with DAX.
-pub(in crate::doctor) fn in_directory(
+/// For a directory or an empty file on a file system with DAX.
+pub(in crate::doctor) fn file_with_size(
     facts: &Facts,
     wanted: &Wanted<'_>,
-    path: &str,
+    path: &Path,
 ) -> Option<String> {
-    let is_in = |mount: &&Mount| {
-        let rest = path.strip_prefix(mount.place.trim_end_matches('/'));
-        mount.is_dax && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
     let mut mounts = namespaces(facts).flat_map(Namespace::mounts);
     mounts
-        .find(is_in)
+        .find(|mount| mount.is_dax && path.starts_with(&mount.place))
         .filter(|_| wanted.takes_files != Some(false))?;
-    let file = quoted(&format!("{}/FILE", path.trim_end_matches('/')));
+    let (name, file) = match path.is_dir() {
+        true => ("name a file in it, which has a size", path.join("FILE")),
+        false => ("give it a size", path.to_owned()),
+    };
+    let file = quoted(&file.display().to_string());
     Some(format!(
-        "name a file in it, which has a size: fallocate -l SIZE {file}; {} {file}",
+        "{name}: fallocate -l SIZE {file}; {} {file}",
         wanted.doctor
     ))
 }

@@ -148,7 +148,7 @@ fn no_region(dimms: &[Dimm], regions: &[Region]) -> Option<String> {
 const DEVICE_STATES: [DaxState; 3] = [DaxState::NoFile, DaxState::NotLoaded, DaxState::Disabled];
 
 /// For a device that no program can map now. `None` if no command helps.
-pub(in crate::doctor) fn device_remedy(dax: &Dax, facts: &Facts) -> Option<String> {
+fn device_remedy(dax: &Dax, facts: &Facts) -> Option<String> {
     let path = dax.path();
     match (dax.state, facts.container) {
         (DaxState::NoFile, Some(container)) => Some(give_path(container, &path)),

@@ -14,9 +14,10 @@ use rustix::io::Errno;
 
 pub(super) use self::containers::give;
 use self::containers::{give_network, give_path, refused_in_container};
-pub(super) use self::files::in_directory;
-pub(super) use self::memory::{Wanted, device_remedy, other_memory};
+pub(super) use self::files::file_with_size;
+pub(super) use self::memory::{Wanted, other_memory};
 pub(super) use self::ports::{inactive, no_address};
+use super::opened::Opened;
 use crate::facts::{Access, Adapter, Facts, ModuleState, Node};
 use crate::problem;
 pub(super) use crate::problem::reason;
@@ -26,16 +27,20 @@ const PAGE: &str = "docs/getting-started.md";
 
 pub(super) const MEND: &str = "mend each BAD line above, from the top, and run `rpma doctor` again";
 
-/// After a good end. The devices are of iWARP, are not, or some are.
-pub(super) fn try_between_hosts(iwarp: bool, others: bool) -> String {
-    let firewalls = match (iwarp, others) {
-        (true, false) => "let the TCP port of `rpma serve` pass (7204, unless you give another)",
-        (false, _) => "let RoCE pass (UDP port 4791)",
-        (true, true) => "let RoCE pass (UDP port 4791), and for iWARP the TCP port of `rpma serve`",
-    };
+/// For a device whose own line has the remedy.
+pub(super) const ABOVE: &str = "its line above has the remedy";
+
+/// After a good end.
+pub(super) fn try_between_hosts(devices: &[Opened]) -> String {
+    let has = |iwarp| devices.iter().any(|device| device.peer.is_iwarp() == iwarp);
+    let tcp = "for iWARP the TCP port of `rpma serve` (7204, unless you give another)";
+    let ports = [(false, "for RoCE the UDP port 4791"), (true, tcp)];
+    let ports = ports.into_iter().filter(|(iwarp, _)| has(*iwarp));
+    let ports: Vec<_> = ports.map(|(_, port)| port).collect();
     format!(
         "try it between two hosts: `rpma serve ADDR` here, and `rpma check ADDR` on the other host. Firewalls must \
-         {firewalls}"
+         open {}",
+        ports.join(", and ")
     )
 }
 
@@ -101,7 +106,7 @@ pub(super) fn no_device(facts: &Facts) -> String {
         );
     }
     let other = format!("{PAGE} has a guest machine and a simulated fabric for tests without RDMA");
-    if facts.has_soft_roce == Some(false) {
+    if facts.absent.contains(&"rdma_rxe") {
         return format!(
             "an adapter's driver makes its device, and this kernel has no soft-RoCE (rdma_rxe). {other}. For \
              soft-RoCE, {}",
@@ -222,23 +227,10 @@ pub(super) fn memlock(facts: &Facts) -> String {
     }
 }
 
-/// For memory that is larger than the limit.
-pub(super) fn memlock_or_range(facts: &Facts) -> String {
-    format!(
-        "{}; or map a part, and give it here too: --range START..END",
-        memlock(facts)
-    )
-}
-
 pub(super) const OLD_RDMA_CORE: &str =
     "if native flushes are wanted, build rpma with the headers of rdma-core 45 or newer";
 
 pub(super) const OLD_KERNEL: &str = "rpma is tested with Linux 6.1 and newer";
-
-/// For a file without bytes.
-pub(super) fn size(path: &str) -> String {
-    format!("if it is on a DAX file system, give it a size: fallocate -l SIZE {path}")
-}
 
 /// For memory that this user may not open.
 pub(super) fn memory_rights(path: &str, user: &str, facts: &Facts, error: &Error) -> String {
@@ -255,13 +247,6 @@ pub(super) fn memory_rights(path: &str, user: &str, facts: &Facts, error: &Error
         None => format!("as root: {chown}"),
     }
 }
-
-/// For a range that cannot be mapped.
-pub(super) const ALIGNMENT: &str = "choose a range inside the memory that begins and ends at multiples of the \
-                                    alignment; a program can map all of it and take a part (PmemMap::part)";
-
-pub(super) const SHUTDOWNS: &str =
-    "a program keeps the count beside its data, and compares (PmemMap::unsafe_shutdowns)";
 
 // Nobody knows a virtual memory better: its hypervisor has to be asked.
 pub(super) const OTHER_DOMAIN: &str = "if the kernel names no domain, and you know the platform, declare it by \
@@ -291,26 +276,16 @@ pub(super) fn of_registering(
     (reason(error), remedy)
 }
 
-/// The reason and the remedy of memory that cannot be mapped. `rights` is the remedy if this user
-/// may not open it.
-pub(super) fn of_mapping(error: &Error, rights: String, other: String) -> (String, String) {
-    let remedy = match (kind(error), problem::remedy(error)) {
-        (Some(ErrorKind::PermissionDenied), _) => rights,
-        (_, Some(remedy)) => remedy.into(),
-        (_, None) => other,
-    };
-    (reason(error), remedy)
-}
-
 /// Whether a system call has failed with that number.
-pub(super) fn is_errno(error: &Error, errno: Errno) -> bool {
+fn is_errno(error: &Error, errno: Errno) -> bool {
     match error {
         Error::Provider { cause, .. } => cause.raw_os_error() == Some(errno.raw_os_error()),
         _ => false,
     }
 }
 
-fn kind(error: &Error) -> Option<ErrorKind> {
+/// The kind of a system call's error.
+pub(super) fn kind(error: &Error) -> Option<ErrorKind> {
     match error {
         Error::Provider { cause, .. } => Some(cause.kind()),
         _ => None,

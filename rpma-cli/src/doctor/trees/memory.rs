@@ -2,8 +2,8 @@
 
 use super::*;
 
-pub(super) const NOT_GIVEN: &str = "note    memory: not looked at: ordinary memory loses its data with the power. This host shows \
-                         no device-DAX that a program can map";
+pub(super) const NOT_GIVEN: &str =
+    "note    memory: no --memory is given, and ordinary memory loses its data with the power";
 const MEMORY: &[&str] = &["--memory", "/dev/dax0.0"];
 
 /// The same memory with the driver that gives it to the kernel.
