@@ -5,7 +5,7 @@ use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::args::{Check, Doctor, Perf, Ping, Serve};
-use crate::check::CaseName;
+use crate::check::known_case;
 
 /// Find out whether RDMA with persistent memory works here, and what you may rely on
 ///
@@ -87,7 +87,7 @@ impl Cli {
     /// on which they stand.
     pub(crate) fn definition() -> clap::Command {
         let with_names = |arg: Arg| match arg.get_id().as_str() {
-            "only" => arg.value_parser(CaseName),
+            "only" => arg.value_parser(known_case),
             _ => arg,
         };
         Self::command().mut_subcommands(|command| {

@@ -4,8 +4,8 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use rpma::{
-    AlignedBuf, Conn, ConnCfg, ConnReq, Failure, Flags, FlushType, Mr, MrUsage, Next, Offer, Peer,
-    Posted, RemoteSlice, Wc, WcOpcode, WcSuccess,
+    AlignedBuf, Conn, ConnCfg, ConnReq, Failure, Flags, FlushType, Mr, MrSlice, MrUsage, Next,
+    Offer, Peer, Posted, RemoteSlice, Wc, WcOpcode, WcSuccess,
 };
 
 use crate::args::Endpoint;
@@ -16,7 +16,7 @@ use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::problem::in_words;
 use crate::serve::conn_cfg;
-use crate::wire::{ARENA, Answer, Arrival, Expect, FIRST, Part, Request};
+use crate::wire::{ARENA, Answer, Arrival, Expect, FIRST, MOST_BYTES, Part, Request};
 
 /// A session with a server, and the memory of this side.
 pub(crate) struct Bench {
@@ -25,7 +25,7 @@ pub(crate) struct Bench {
     pub(crate) local: Mr<AlignedBuf>,
     session: Session,
     /// Why there is no native flush.
-    not_native: Option<String>,
+    not_native: Option<&'static str>,
 }
 
 /// A case asks the session through its bench.
@@ -99,10 +99,7 @@ impl Bench {
 
     /// The end of a case that needs a native flush.
     pub(crate) fn needs_native(&self) -> Result {
-        match &self.not_native {
-            Some(reason) => not_possible(reason.clone()),
-            None => Ok(()),
-        }
+        self.not_native.map_or(Ok(()), not_possible)
     }
 
     /// Fills a part of the server's memory.
@@ -113,6 +110,14 @@ impl Bench {
     /// Clears a word of the server's memory.
     pub(crate) fn fill_zero(&mut self, word: u64) -> Result {
         self.tell(&Request::Zero { word })
+    }
+
+    /// Makes a connection for native operations, or for those in their place.
+    pub(crate) fn line_by(&mut self, native: bool) -> Result<Line> {
+        if native {
+            self.needs_native()?;
+        }
+        self.line(&Wanted::fallback(!native))
     }
 
     /// Makes a connection.
@@ -177,32 +182,21 @@ impl Bench {
         }
     }
 
-    /// The receives of a connection that have completed at the server.
-    pub(crate) fn arrived(&mut self, line: &Line, first: u32, count: u32) -> Result<Vec<Arrival>> {
+    /// The receive of this number, when it has completed at the server.
+    pub(crate) fn arrival(&mut self, line: &Line, number: u32) -> Result<Arrival> {
         let request = Request::Arrived {
             line: line.number,
-            first,
-            count,
+            first: number,
+            count: 1,
         };
-        let arrivals = self.ask(&request, |answer| match answer {
-            Answer::Arrivals(arrivals) => Some(arrivals),
+        let arrival = self.ask(&request, |answer| match answer {
+            Answer::Arrivals(mut arrivals) => Some(arrivals.pop()),
             _ => None,
         })?;
-        if arrivals.len() == count as usize {
-            Ok(arrivals)
-        } else {
-            failed(format!(
-                "{} of {count} receives have completed at the server in time",
-                arrivals.len()
-            ))
-        }
-    }
-
-    /// The one receive of this number.
-    pub(crate) fn arrival(&mut self, line: &Line, number: u32) -> Result<Arrival> {
-        let mut arrivals = self.arrived(line, number, 1)?;
-        // `arrived` returns as many as it was asked for.
-        Ok(arrivals.pop().unwrap_or_default())
+        arrival.map_or_else(
+            || failed("no receive has completed at the server in time"),
+            Ok,
+        )
     }
 
     /// The checksum of a part, as the server's processor sees it.
@@ -219,42 +213,26 @@ impl Bench {
         if self.sum(Part { at, len })? == checksum(expected) {
             return Ok(());
         }
-        // The first `equal` bytes are as expected, the first `other` are not.
-        let (mut equal, mut other) = (0, expected.len());
-        while other - equal > 1 {
-            let len = equal + (other - equal) / 2;
+        let mut found = Vec::new();
+        for chunk in expected.chunks(MOST_BYTES as usize) {
             let part = Part {
-                at,
-                len: len as u64,
+                at: at + found.len() as u64,
+                len: chunk.len() as u64,
             };
-            if self.sum(part)? == checksum(&expected[..len]) {
-                equal = len
-            } else {
-                other = len
-            }
+            found.extend(self.ask(&Request::Bytes(part), |answer| match answer {
+                Answer::Bytes(bytes) => Some(bytes),
+                _ => None,
+            })?);
         }
-        let part = Part {
-            at: at + equal as u64,
-            len: 1,
-        };
-        let found = self.ask(&Request::Bytes(part), |answer| match answer {
-            Answer::Bytes(bytes) => bytes.first().copied(),
-            _ => None,
-        })?;
-        failed(wrong_byte(equal, len as usize, found, expected[equal]))
+        same(&found, expected)?;
+        failed("the bytes are there now, and were not when the server's processor summed them")
     }
 
     /// Compares bytes of this side with the expected ones.
     pub(crate) fn compare_local(&self, at: usize, expected: &[u8]) -> Result {
         let mut found = vec![0; expected.len()];
         self.local.read_at(at, &mut found)?;
-        let mut pairs = found.iter().zip(expected).enumerate();
-        match pairs.find(|(_, (found, expected))| found != expected) {
-            None => Ok(()),
-            Some((byte, (found, right))) => {
-                failed(wrong_byte(byte, expected.len(), *found, *right))
-            }
-        }
+        same(&found, expected)
     }
 
     /// Puts the bytes of a seed into the memory of this side.
@@ -262,6 +240,24 @@ impl Bench {
         let bytes = pattern(seed, len);
         self.local.write_at(at, &bytes)?;
         Ok(bytes)
+    }
+
+    /// A part of this side's memory. A message of 0 bytes needs none.
+    pub(crate) fn own(&self, at: usize, len: usize) -> Result<MrSlice<'_>> {
+        match len {
+            0 => Ok(MrSlice::EMPTY),
+            len => Ok(self.local.slice(at..at + len)?),
+        }
+    }
+
+    /// Parts of this side's memory: the offsets and lengths.
+    pub(crate) fn gathered(&self, parts: &[(usize, usize)]) -> Result<Vec<MrSlice<'_>>> {
+        parts.iter().map(|(at, len)| self.own(*at, *len)).collect()
+    }
+
+    /// A part of the server's memory.
+    pub(crate) fn remote(&self, at: u64, len: usize) -> Result<RemoteSlice> {
+        Ok(self.arena.slice(at..at + len as u64)?)
     }
 }
 
@@ -275,6 +271,18 @@ impl Line {
     /// Waits for completions or an event.
     pub(crate) fn next(&self, wcs: &mut [Wc]) -> Result<Next> {
         self.clock.within(|limit| self.conn.next(wcs, limit))
+    }
+
+    /// Posts a write from this side's memory, which completes only if it fails.
+    pub(crate) fn write(&self, bench: &Bench, from: usize, to: u64, len: usize) -> Result {
+        let (dst, src) = (bench.remote(to, len)?, bench.own(from, len)?);
+        self.conn.write(dst, src, Flags::COMPLETION_ON_ERROR, 0)?;
+        Ok(())
+    }
+
+    /// Flushes to visibility, and waits for it.
+    pub(crate) fn show(&self, bench: &Bench, at: u64, len: usize) -> Result {
+        self.flush(bench.remote(at, len)?, FlushType::Visibility)
     }
 
     /// Flushes, and waits for it.
@@ -326,10 +334,7 @@ impl Line {
     /// Whether the server's device answers a read of 8 bytes. If it does not, the connection has
     /// ended.
     pub(crate) fn is_answered(&self, bench: &Bench) -> Result<bool> {
-        let (dst, src) = (
-            bench.local.slice(..8)?,
-            bench.arena.slice(FIRST..FIRST + 8)?,
-        );
+        let (dst, src) = (bench.own(0, 8)?, bench.remote(FIRST, 8)?);
         match self.conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0) {
             Ok(read) => Ok(self.outcome(read)?.is_ok()),
             Err(_) if self.is_over() => Ok(false),
@@ -351,22 +356,26 @@ impl Line {
     }
 }
 
-fn wrong_byte(at: usize, len: usize, found: u8, expected: u8) -> String {
-    format!("byte {at} of {len} is {found:#04x}, and {expected:#04x} was expected")
+/// Fails with the first byte that differs.
+fn same(found: &[u8], expected: &[u8]) -> Result {
+    let mut pairs = found.iter().zip(expected).enumerate();
+    match pairs.find(|(_, (found, expected))| found != expected) {
+        None => Ok(()),
+        Some((at, (found, right))) => failed(format!(
+            "byte {at} of {} is {found:#04x}, and {right:#04x} was expected",
+            expected.len()
+        )),
+    }
 }
 
 /// Why the two hosts cannot flush natively.
-fn not_native(peer: &Peer, server: &Host, fallback: bool) -> Option<String> {
+fn not_native(peer: &Peer, server: &Host, fallback: bool) -> Option<&'static str> {
     let own = peer.is_native_flush_capable() && peer.is_native_atomic_write_capable();
-    let reason = match (
-        fallback,
-        own,
-        server.native_flush && server.native_atomic_write,
-    ) {
-        (true, ..) => "--fallback is given",
-        (_, false, _) => "this host's device has no native flush and atomic write",
-        (.., false) => "the server's device has no native flush and atomic write",
-        _ => return None,
-    };
-    Some(reason.to_owned())
+    let others = server.native_flush && server.native_atomic_write;
+    match (fallback, own, others) {
+        (true, ..) => Some("--fallback is given"),
+        (_, false, _) => Some("this host's device has no native flush and atomic write"),
+        (.., false) => Some("the server's device has no native flush and atomic write"),
+        _ => None,
+    }
 }

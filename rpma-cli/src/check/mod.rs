@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use self::bench::Bench;
 use self::cases::Case;
-pub(crate) use self::cases::CaseName;
+pub(crate) use self::cases::known as known_case;
 use self::report::{CaseResult, CheckReport, Verdict};
 use crate::args::{Check, Format};
 use crate::client::{Result as CaseEnd, Stop};
@@ -19,6 +19,9 @@ use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::problem::{Problem, one_line};
 use crate::report::{Outcome, Output, ResultFile};
+
+/// The limit of a case.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs the cases, and reports their results.
 pub(crate) fn run(
@@ -91,12 +94,12 @@ fn run_cases(
 }
 
 fn run_case(case: &Case, bench: &mut Bench) -> CaseEnd<String> {
-    bench.clock.restart(Duration::from_secs(case.seconds));
+    bench.clock.restart(LIMIT);
     let end = (case.run)(bench);
     if matches!(end, Err(Stop::Over(_) | Stop::Interrupted)) {
         return end;
     }
     // The next case begins without connections of this one.
-    bench.clock.restart(Duration::from_secs(case.seconds));
+    bench.clock.restart(LIMIT);
     bench.clear().and(end)
 }

@@ -45,16 +45,6 @@ pub(crate) enum Verdict {
     NotPossible,
 }
 
-impl Verdict {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Passed => "passed",
-            Self::Failed => "FAILED",
-            Self::NotPossible => "not possible here",
-        }
-    }
-}
-
 impl CaseResult {
     /// One line.
     pub(crate) fn line(&self) -> String {
@@ -62,7 +52,7 @@ impl CaseResult {
         match self.result {
             Verdict::Passed => format!("passed  {case}: {detail} ({} ms)", self.milliseconds),
             Verdict::Failed => format!("FAILED  {case}: {detail}"),
-            Verdict::NotPossible => format!("{}  {case}: {detail}", self.result.word()),
+            Verdict::NotPossible => format!("not possible here  {case}: {detail}"),
         }
     }
 }

@@ -1,44 +1,63 @@
-//! Atomic writes: 8 bytes that no reader ever sees in part.
+//! Atomic writes: 8 bytes that no reader ever sees in part, and the order that the documentation of
+//! `Conn` guarantees for them.
 
-use super::super::bench::{Bench, Line, Wanted};
-use super::{Case, by_way};
-use crate::client::{Result, failed};
-use crate::wire::{Answer, FIRST, Request, Spin, Spun};
+use std::thread;
+use std::time::Duration;
+
 use rpma::{Flags, FlushType};
 
+use super::super::bench::{Bench, Line};
+use super::{Case, by_way};
+use crate::client::{InStep, Result, failed};
+use crate::wire::{Answer, FIRST, Part, Request, Spin, Spun};
+
 pub(super) const CASES: &[Case] = by_way!(
-    whole,
+    values,
     "atomic",
     "the server's processor never sees an atomic write in part",
-    [("native", true), ("reading", false)]
+    [("native", true, 0), ("reading", false, 0)]
+);
+
+pub(super) const ORDER: &[Case] = by_way!(
+    values,
+    "order-atomic",
+    "an atomic write proves what was flushed before it",
+    [("native", true, SHOWN), ("reading", false, SHOWN)]
 );
 
 /// The last value of a word. Each value is 8 times one byte.
-pub(super) const LAST: u8 = 200;
+const LAST: u8 = 200;
 /// With fewer values, a case has observed almost nothing.
 const FEW: u32 = 20;
+/// The bytes that each value of the word shows.
+const SHOWN: u32 = 72;
+/// So long the server looks at a value, while its flush is in flight.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// The server's processor looks at the word all the time.
-fn whole(bench: &mut Bench, native: bool) -> Result<String> {
-    if native {
-        bench.needs_native()?;
-    }
-    let line = bench.line(&Wanted::fallback(!native))?;
+fn values(bench: &mut Bench, native: bool, shown: u32) -> Result<String> {
+    let line = bench.line_by(native)?;
     let spin = Spin {
         word: FIRST,
         last: LAST,
-        data: FIRST,
-        data_len: 0,
-        seed: 0,
+        data: FIRST + 64,
+        data_len: shown,
+        seed: 0x6f72_6465,
     };
+    let all = Part {
+        at: spin.data,
+        len: u64::from(shown) * u64::from(LAST),
+    };
+    bench.fill(all, 0)?;
     let spun = spin_while(bench, &spin, |bench| {
-        (1..=LAST).try_for_each(|n| put_word(bench, &line, spin.word, n))
+        (1..=LAST).try_for_each(|n| put(bench, &line, &spin, n).step(|| format!("value {n}")))
     })?;
-    Ok(format!("{LAST} atomic writes, {}", seen(&spun)))
+    let after = if shown == 0 { "" } else { " after flushes" };
+    Ok(format!("{LAST} atomic writes{after}, {}", seen(&spun)))
 }
 
 /// A reader that sees almost no value finds no torn one.
-pub(super) fn seen(spun: &Spun) -> String {
+fn seen(spun: &Spun) -> String {
     let values = format!("{} values seen", spun.seen);
     match spun.seen {
         ..FEW => format!(
@@ -48,34 +67,39 @@ pub(super) fn seen(spun: &Spun) -> String {
     }
 }
 
-/// Writes a value, and waits for the flush after it.
-fn put_word(bench: &Bench, line: &Line, word: u64, n: u8) -> Result {
-    let dst = bench.arena.slice(word..word + 8)?;
-    let flags = Flags::COMPLETION_ON_ERROR;
-    line.conn.atomic_write(dst, &[n; 8], flags, 0)?;
-    line.flush(dst, FlushType::Visibility)
+/// Writes a value directly after the flush of the bytes that it shows, without a wait.
+fn put(bench: &Bench, line: &Line, spin: &Spin, n: u8) -> Result {
+    let (shown, flags) = (spin.data_len as usize, Flags::COMPLETION_ON_ERROR);
+    if shown > 0 {
+        let place = usize::from(n - 1) * shown;
+        bench.put(place, spin.seed + u64::from(n), shown)?;
+        let at = spin.data + place as u64;
+        line.write(bench, place, at, shown)?;
+        let bytes = bench.remote(at, shown)?;
+        line.conn.flush(bytes, FlushType::Visibility, flags, 0)?;
+    }
+    let word = bench.remote(spin.word, 8)?;
+    line.conn.atomic_write(word, &[n; 8], flags, 0)?;
+    let always = Flags::COMPLETION_ALWAYS;
+    let flushed = line.conn.flush(word, FlushType::Visibility, always, 0)?;
+    thread::sleep(PAUSE);
+    line.wait(flushed).map(drop)
 }
 
 /// Lets the server look at a word while `write` writes to it, and judges what it saw.
-pub(super) fn spin_while(
+fn spin_while(
     bench: &mut Bench,
     spin: &Spin,
     write: impl FnOnce(&Bench) -> Result,
 ) -> Result<Spun> {
     bench.fill_zero(spin.word)?;
-    let request = Request::Spin(*spin);
-    let begun = bench.control().request(&request)?;
-    if begun != Answer::Spins {
-        return Err(bench
-            .control()
-            .over(&format!("a wrong answer to {request:?}")));
-    }
+    bench.ask(&Request::Spin(*spin), |answer| {
+        (answer == Answer::Spins).then_some(())
+    })?;
     let written = write(bench);
     // Even after a failure: the answer comes.
     let Answer::Spun(spun) = bench.control().answer()? else {
-        return Err(bench
-            .control()
-            .over(&format!("a wrong answer to {request:?}")));
+        return Err(bench.control().over("a wrong answer to a spin"));
     };
     written?;
     judge(spin, &spun)?;

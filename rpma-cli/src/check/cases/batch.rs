@@ -2,7 +2,7 @@
 
 use rpma::{Flags, FlushType};
 
-use super::super::bench::{Bench, Wanted};
+use super::super::bench::Bench;
 use super::{Case, by_way};
 use crate::client::{InStep, Result};
 use crate::wire::FIRST;
@@ -22,22 +22,17 @@ const WORD: u64 = FIRST + 2048;
 
 /// Records and their flush, and a word and its flush.
 fn batch(bench: &mut Bench, native: bool) -> Result<String> {
-    if native {
-        bench.needs_native()?;
-    }
-    let line = bench.line(&Wanted::fallback(!native))?;
+    let line = bench.line_by(native)?;
     let (plain, last) = (Flags::COMPLETION_ON_ERROR, Flags::COMPLETION_ALWAYS);
-    let all = FIRST..FIRST + (RECORDS * RECORD) as u64;
-    let all = bench.arena.slice(all)?;
+    let all = bench.remote(FIRST, RECORDS * RECORD)?;
     for round in 1..=ROUNDS {
         let bytes = bench.put(0, round, RECORDS * RECORD)?;
-        let (word, value) = (bench.arena.slice(WORD..WORD + 8)?, round.to_le_bytes());
+        let (word, value) = (bench.remote(WORD, 8)?, round.to_le_bytes());
         let mut batch = line.conn.batch::<9>();
         for record in 0..RECORDS {
-            let place = record * RECORD..(record + 1) * RECORD;
-            let at = FIRST + place.start as u64;
-            let dst = bench.arena.slice(at..at + RECORD as u64)?;
-            batch.write(dst, bench.local.slice(place)?, plain, round)?;
+            let place = record * RECORD;
+            let dst = bench.remote(FIRST + place as u64, RECORD)?;
+            batch.write(dst, bench.own(place, RECORD)?, plain, round)?;
         }
         batch.flush(all, FlushType::Visibility, plain, round)?;
         batch.atomic_write(word, &value, plain, round)?;

@@ -84,10 +84,9 @@ fn commit(bench: &Bench, writer: &mut Writer, number: u64) -> Result<Ticket> {
     for (seed, (offset, len)) in seeds(number).zip(PARTS) {
         let at = place + offset;
         bench.put(at as usize, seed, len)?;
-        let dst = bench.arena.slice(at..at + len as u64)?;
-        parts.push((dst, bench.local.slice(at as usize..at as usize + len)?));
+        parts.push((bench.remote(at, len)?, bench.own(at as usize, len)?));
     }
-    let pointer = bench.arena.slice(POINTER..POINTER + 8)?;
+    let pointer = bench.remote(POINTER, 8)?;
     Ok(writer.commit(&parts, Some((pointer, number.to_le_bytes())))?)
 }
 

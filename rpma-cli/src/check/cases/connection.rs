@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rpma::reconnect::{Reconnect, ReconnectCfg, ToConn};
-use rpma::{ConnEvent, Failure, Flags, FlushType, Next, RemoteSlice, Wc};
+use rpma::{ConnEvent, Failure, Flags, Next, Posted, Wc};
 
 use super::super::bench::{Bench, Line, Wanted};
 use super::Case;
@@ -134,18 +134,17 @@ fn cut_off(bench: &mut Bench) -> Result<String> {
     let line = bench.line(&Wanted::default())?;
     write(bench, &line, 1)?;
     bench.put(0, 2, LEN)?;
-    let (dst, src) = (target(bench)?, bench.local.slice(..LEN)?);
+    let dst = bench.remote(FIRST, LEN)?;
+    let post = |bench: &Bench| -> Result<Posted> {
+        let src = bench.own(0, LEN)?;
+        Ok(line.conn.write(dst, src, Flags::COMPLETION_ALWAYS, 0)?)
+    };
     for _ in 0..WRITES {
-        line.conn.write(dst, src, Flags::COMPLETION_ALWAYS, 0)?;
+        post(bench)?;
     }
     let after = cut(bench, &line)?;
     bench.put(0, 3, LEN)?;
-    let flags = Flags::COMPLETION_ALWAYS;
-    let outcome = line.conn.write(dst, bench.local.slice(..LEN)?, flags, 0);
-    let outcome = outcome
-        .map_err(Stop::from)
-        .and_then(|posted| line.wait(posted));
-    match outcome {
+    match post(bench).and_then(|posted| line.wait(posted)) {
         // Its completion is local there.
         Ok(_) if bench.peer.is_iwarp() => {
             if line.is_answered(bench)? {
@@ -202,16 +201,10 @@ const PART: Part = Part {
     len: LEN as u64,
 };
 
-fn target(bench: &Bench) -> Result<RemoteSlice> {
-    Ok(bench.arena.slice(PART.at..PART.at + PART.len)?)
-}
-
 /// Writes, and compares the bytes.
 fn write(bench: &mut Bench, line: &Line, seed: u64) -> Result {
     let bytes = bench.put(0, seed, LEN)?;
-    let dst = target(bench)?;
-    let src = bench.local.slice(..LEN)?;
-    line.conn.write(dst, src, Flags::COMPLETION_ON_ERROR, 0)?;
-    line.flush(dst, FlushType::Visibility)?;
-    bench.compare(PART.at, &bytes)
+    line.write(bench, 0, FIRST, LEN)?;
+    line.show(bench, FIRST, LEN)?;
+    bench.compare(FIRST, &bytes)
 }

@@ -1,7 +1,7 @@
 //! Flushes: by the device's own operation and by a read, to visibility and to persistence.
 
 use rpma::commit::Method;
-use rpma::{Durable, Flags, FlushType};
+use rpma::{Durable, FlushType};
 
 use super::super::bench::{Bench, Wanted};
 use super::{Case, by_way};
@@ -40,11 +40,9 @@ fn flush(bench: &mut Bench, method: Method, flush_type: FlushType) -> Result<Str
             let at = FIRST + offset;
             for piece in 0..PIECES {
                 let (begin, end) = (len * piece / PIECES, len * (piece + 1) / PIECES);
-                let dst = bench.arena.slice(at + begin as u64..at + end as u64)?;
-                let src = bench.local.slice(begin..end)?;
-                line.conn.write(dst, src, Flags::COMPLETION_ON_ERROR, 0)?;
+                line.write(bench, begin, at + begin as u64, end - begin)?;
             }
-            let range = bench.arena.slice(at..at + len as u64)?;
+            let range = bench.remote(at, len)?;
             line.flush(range, flush_type)
                 .and_then(|()| bench.compare(at, &bytes))
                 .step(|| format!("a flush of {len} bytes from alignment {offset}"))?;

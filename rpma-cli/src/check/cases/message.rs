@@ -1,6 +1,6 @@
 //! Messages and immediate data, in both directions.
 
-use rpma::{Error, Flags, MrSlice, Next, Wc};
+use rpma::{Error, Flags, Next, Wc};
 
 use super::super::bench::{Bench, Line, Wanted};
 use super::Case;
@@ -12,17 +12,17 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "message-sizes",
         "messages of 0 bytes up to the receive's size, both ways",
-        sizes,
+        |bench| each(bench, RECEIVE, &LENGTHS.map(|len| (len, None))),
     ),
     Case::new(
         "message-large",
         "a message of many packets, both ways",
-        large,
+        |bench| each(bench, LONGEST, &[(LONGEST, None)]),
     ),
     Case::new(
         "message-immediate",
         "messages with immediate data, both ways",
-        immediate,
+        |bench| each(bench, 65, &immediates()),
     ),
     Case::new(
         "message-write-immediate",
@@ -46,41 +46,30 @@ const LENGTHS: [usize; 16] = [
 const INBOX: usize = LONGEST;
 const IMMEDIATES: [u32; 4] = [0, 1, 0x0102_0304, u32::MAX];
 
-fn sizes(bench: &mut Bench) -> Result<String> {
-    let line = bench.line(&Wanted::receives(LENGTHS.len() as u32, RECEIVE as u32))?;
-    for (number, len) in (0..).zip(LENGTHS) {
-        there_and_back(bench, &line, number, (len, None))
-            .step(|| format!("a message of {len} bytes"))?;
+type Message = (usize, Option<u32>);
+
+/// Messages in both directions, with their immediate data.
+fn each(bench: &mut Bench, receive: usize, messages: &[Message]) -> Result<String> {
+    let count = messages.len();
+    let line = bench.line(&Wanted::receives(count as u32, receive as u32))?;
+    for (number, (len, imm)) in (0..).zip(messages) {
+        there_and_back(bench, &line, number, (*len, *imm)).step(|| match imm {
+            None => format!("a message of {len} bytes"),
+            Some(imm) => format!("a message of {len} bytes with {imm:#x}"),
+        })?;
     }
-    Ok(format!("{} messages each way", LENGTHS.len()))
+    Ok(format!("{count} messages each way"))
 }
 
-fn large(bench: &mut Bench) -> Result<String> {
-    let line = bench.line(&Wanted::receives(1, LONGEST as u32))?;
-    there_and_back(bench, &line, 0, (LONGEST, None))?;
-    Ok(format!("a message of {LONGEST} bytes each way"))
-}
-
-fn immediate(bench: &mut Bench) -> Result<String> {
-    let line = bench.line(&Wanted::receives(2 * IMMEDIATES.len() as u32, 65))?;
-    for (pair, imm) in (0..).zip(IMMEDIATES) {
-        for (number, len) in [(2 * pair, 0), (2 * pair + 1, 65)] {
-            there_and_back(bench, &line, number, (len, Some(imm)))
-                .step(|| format!("a message of {len} bytes with {imm:#x}"))?;
-        }
-    }
-    Ok(format!("{} messages each way", 2 * IMMEDIATES.len()))
+fn immediates() -> Vec<Message> {
+    let with = |imm| [(0, Some(imm)), (65, Some(imm))];
+    IMMEDIATES.into_iter().flat_map(with).collect()
 }
 
 /// Sends a message, and gets one as long.
-fn there_and_back(
-    bench: &mut Bench,
-    line: &Line,
-    number: u32,
-    (len, imm): (usize, Option<u32>),
-) -> Result {
+fn there_and_back(bench: &mut Bench, line: &Line, number: u32, (len, imm): Message) -> Result {
     let bytes = bench.put(0, u64::from(number) + 1, len)?;
-    let src = slice(bench, 0, len)?;
+    let src = bench.own(0, len)?;
     let flags = Flags::COMPLETION_ALWAYS;
     let sent = match imm {
         Some(imm) => line.conn.send_with_imm(src, flags, imm, 0)?,
@@ -92,7 +81,7 @@ fn there_and_back(
 
     // Other bytes than those that are there.
     bench.put(INBOX, 0, len)?;
-    line.conn.recv(slice(bench, INBOX, len)?, 1)?;
+    line.conn.recv(bench.own(INBOX, len)?, 1)?;
     let seed = 2 * u64::from(number) + 1;
     bench.tell(&Request::Send(Send {
         line: line.number,
@@ -112,29 +101,18 @@ fn there_and_back(
     compared.step(|| "the message from the server".to_owned())
 }
 
-/// A part of this side's memory. A message of 0 bytes needs none.
-fn slice(bench: &Bench, at: usize, len: usize) -> Result<MrSlice<'_>> {
-    match len {
-        0 => Ok(MrSlice::EMPTY),
-        len => Ok(bench.local.slice(at..at + len)?),
-    }
-}
-
 /// Compares a receive of the server with the expected one.
 fn arrived(arrival: &Arrival, expected: (u32, Option<u32>), sum: u64) -> Result {
-    if let Some(status) = &arrival.failed {
-        return failed(format!("the server's receive failed: {status}"));
-    }
     let came = (arrival.len, arrival.imm);
-    if came != expected {
-        return failed(format!(
+    match &arrival.failed {
+        Some(status) => failed(format!("the server's receive failed: {status}")),
+        None if came != expected => failed(format!(
             "the server got (length, immediate) {came:?}, and {expected:?} was expected"
-        ));
-    }
-    if arrival.sum == sum {
-        Ok(())
-    } else {
-        failed("the server got other bytes than those that were sent")
+        )),
+        None if arrival.sum != sum => {
+            failed("the server got other bytes than those that were sent")
+        }
+        None => Ok(()),
     }
 }
 
@@ -154,9 +132,8 @@ fn write_immediate(bench: &mut Bench) -> Result<String> {
     for (number, len) in (0..).zip(LENGTHS) {
         let bytes = bench.put(0, u64::from(number) + 1, len)?;
         expected[..len].copy_from_slice(&bytes);
-        let dst = bench.arena.slice(watch.at..watch.at + len as u64)?;
-        let (src, flags) = (bench.local.slice(..len)?, Flags::COMPLETION_ALWAYS);
-        let imm = 0xffff_fff0 + number;
+        let (dst, src) = (bench.remote(watch.at, len)?, bench.own(0, len)?);
+        let (imm, flags) = (0xffff_fff0 + number, Flags::COMPLETION_ALWAYS);
         let posted = line.conn.write_with_imm(dst, src, flags, imm, 0)?;
         line.wait(posted)?;
         let arrival = bench.arrival(&line, number)?;
@@ -170,32 +147,24 @@ fn write_immediate(bench: &mut Bench) -> Result<String> {
 }
 
 fn gather(bench: &mut Bench) -> Result<String> {
+    const PARTS: [(usize, usize); 3] = [(0, 1), (1000, 63), (2000, 2000)];
     let line = bench.line(&Wanted::receives(1, 4096))?;
     let bytes = bench.put(0, 1, 4000)?;
-    let parts = [0..1, 1000..1063, 2000..4000];
-    let message: Vec<u8> = parts
-        .iter()
-        .flat_map(|part| bytes[part.clone()].to_vec())
-        .collect();
-    let src: rpma::Result<Vec<_>> = parts
-        .iter()
-        .map(|part| bench.local.slice(part.clone()))
-        .collect();
-    let sent = line.conn.send_gather(&src?, Flags::COMPLETION_ALWAYS, 0)?;
+    let message = PARTS.map(|(at, len)| &bytes[at..at + len]).concat();
+    let src = bench.gathered(&PARTS)?;
+    let sent = line.conn.send_gather(&src, Flags::COMPLETION_ALWAYS, 0)?;
     line.wait(sent)?;
     let arrival = bench.arrival(&line, 0)?;
-    arrived(&arrival, (message.len() as u32, None), checksum(&message))?;
-    Ok(format!(
-        "{} parts with {} bytes",
-        parts.len(),
-        message.len()
-    ))
+    let len = message.len();
+    arrived(&arrival, (len as u32, None), checksum(&message))?;
+    Ok(format!("{} parts with {len} bytes", PARTS.len()))
 }
 
 fn too_long(bench: &mut Bench) -> Result<String> {
     let line = bench.line(&Wanted::receives(1, 64))?;
-    let src = bench.local.slice(..65)?;
-    let sent = line.conn.send(src, Flags::COMPLETION_ALWAYS, 0)?;
+    let sent = line
+        .conn
+        .send(bench.own(0, 65)?, Flags::COMPLETION_ALWAYS, 0)?;
     let here = line.is_refused(bench, sent)?;
     let arrival = bench.arrival(&line, 0)?;
     match arrival.failed {

@@ -13,11 +13,6 @@ mod private_data;
 mod rights;
 mod transfer;
 
-use std::ffi::OsStr;
-
-use clap::builder::{PossibleValue, TypedValueParser};
-use clap::{Arg, Command};
-
 use super::bench::Bench;
 use crate::client::Result;
 
@@ -26,8 +21,6 @@ use crate::client::Result;
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    /// Its limit.
-    pub(crate) seconds: u64,
     /// Returns in words what was done.
     pub(crate) run: fn(&mut Bench) -> Result<String>,
 }
@@ -38,17 +31,7 @@ impl Case {
         about: &'static str,
         run: fn(&mut Bench) -> Result<String>,
     ) -> Self {
-        Self {
-            name,
-            about,
-            seconds: 30,
-            run,
-        }
-    }
-
-    /// The same case with another limit.
-    const fn within(self, seconds: u64) -> Self {
-        Self { seconds, ..self }
+        Self { name, about, run }
     }
 }
 
@@ -67,7 +50,7 @@ const GROUPS: [&[Case]; 13] = [
     flush::CASES,
     atomic::CASES,
     order::CASES,
-    order::ATOMIC,
+    atomic::ORDER,
     batch::CASES,
     commit::CASES,
     rights::CASES,
@@ -86,35 +69,12 @@ pub(crate) fn chosen(beginnings: &[String]) -> Vec<&'static Case> {
     all.filter(is_chosen).collect()
 }
 
-/// The beginning of a case's name, as an argument. Completions are whole names.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CaseName;
-
-impl TypedValueParser for CaseName {
-    type Value = String;
-
-    fn parse_ref(
-        &self,
-        command: &Command,
-        arg: Option<&Arg>,
-        value: &OsStr,
-    ) -> std::result::Result<String, clap::Error> {
-        known.parse_ref(command, arg, value)
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let names = chosen(&[]).into_iter().map(|case| case.name);
-        Some(Box::new(names.map(PossibleValue::new)))
-    }
-}
-
-/// Refuses the beginning of a name that no case has.
-fn known(beginning: &str) -> std::result::Result<String, String> {
+/// The beginning of a case's name, as an argument.
+pub(crate) fn known(beginning: &str) -> std::result::Result<String, String> {
     let beginning = beginning.to_owned();
-    if chosen(std::slice::from_ref(&beginning)).is_empty() {
-        Err("no case begins so: `rpma check --list` lists the cases".to_owned())
-    } else {
-        Ok(beginning)
+    match chosen(std::slice::from_ref(&beginning)).is_empty() {
+        true => Err("no case begins so: `rpma check --list` lists the cases".to_owned()),
+        false => Ok(beginning),
     }
 }
 
@@ -130,7 +90,7 @@ mod tests {
         let names: BTreeSet<_> = all.iter().map(|case| case.name).collect();
         assert_eq!(names.len(), all.len());
         for case in all {
-            assert!(!case.about.is_empty() && case.seconds > 0, "{}", case.name);
+            assert!(!case.about.is_empty(), "{}", case.name);
         }
     }
 

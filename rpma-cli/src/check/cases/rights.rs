@@ -46,8 +46,7 @@ fn key(bench: &mut Bench) -> Result<String> {
 }
 
 fn refused_read(bench: &Bench, line: &Line, region: &MrRemote, at: u64) -> Result<String> {
-    let src = region.slice(at..at + 8)?;
-    let dst = bench.local.slice(..8)?;
+    let (src, dst) = (region.slice(at..at + 8)?, bench.own(0, 8)?);
     let read = line.conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0)?;
     line.is_refused(bench, read)
 }
@@ -62,10 +61,10 @@ pub(super) fn guarded(bench: &Bench) -> Result<MrRemote> {
 fn write(bench: &mut Bench) -> Result<String> {
     let region = guarded(bench)?;
     let line = bench.line(&Wanted::default())?;
-    let dst = region.slice(64..128)?;
     bench.put(0, 1, 64)?;
-    let (src, flags) = (bench.local.slice(..64)?, Flags::COMPLETION_ALWAYS);
-    let reason = line.is_refused(bench, line.conn.write(dst, src, flags, 0)?)?;
+    let (dst, src) = (region.slice(64..128)?, bench.own(0, 64)?);
+    let written = line.conn.write(dst, src, Flags::COMPLETION_ALWAYS, 0)?;
+    let reason = line.is_refused(bench, written)?;
     is_unchanged(bench).step(|| "the region after a write that was refused".to_owned())?;
     Ok(reason)
 }

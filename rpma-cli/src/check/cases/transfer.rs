@@ -1,8 +1,8 @@
 //! Writes and reads: lengths and alignments at the edges, and no other byte changed.
 
-use rpma::{Flags, FlushType, MrSlice, RemoteSlice};
+use rpma::{Flags, MrSlice, RemoteSlice};
 
-use super::super::bench::{Bench, Line, Wanted};
+use super::super::bench::{Bench, Wanted};
 use super::Case;
 use crate::bytes::pattern;
 use crate::client::{InStep, Result};
@@ -73,20 +73,14 @@ fn write(bench: &mut Bench) -> Result<String> {
             count += 1;
             let bytes = bench.put(from, count + 1, len)?;
             expected[GUARD + to..][..len].copy_from_slice(&bytes);
-            write_one(bench, &line, (from, to), len)
+            let at = FIRST + (GUARD + to) as u64;
+            line.write(bench, from, at, len)
+                .and_then(|()| line.show(bench, at, len))
                 .and_then(|()| bench.compare(FIRST, &expected))
                 .step(|| in_words("write", (from, to), len))?;
         }
     }
     Ok(format!("{count} writes of {} lengths", LENGTHS.len()))
-}
-
-fn write_one(bench: &Bench, line: &Line, (from, to): (usize, usize), len: usize) -> Result {
-    let at = FIRST + (GUARD + to) as u64;
-    let dst = bench.arena.slice(at..at + len as u64)?;
-    let src = bench.local.slice(from..from + len)?;
-    line.conn.write(dst, src, Flags::COMPLETION_ON_ERROR, 0)?;
-    line.flush(dst, FlushType::Visibility)
 }
 
 fn read(bench: &mut Bench) -> Result<String> {
@@ -100,9 +94,8 @@ fn read(bench: &mut Bench) -> Result<String> {
             let mut expected = bench.put(0, 2 * count, area(len))?;
             let (from_at, to_at) = (GUARD + from, GUARD + to);
             expected[to_at..][..len].copy_from_slice(&source[from_at..][..len]);
-            let at = FIRST + from_at as u64;
-            let src = bench.arena.slice(at..at + len as u64)?;
-            let dst = bench.local.slice(to_at..to_at + len)?;
+            let src = bench.remote(FIRST + from_at as u64, len)?;
+            let dst = bench.own(to_at, len)?;
             let posted = line.conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0);
             posted
                 .map_err(Into::into)
@@ -126,10 +119,7 @@ fn zero(bench: &mut Bench) -> Result<String> {
     };
     bench.fill(part, 1)?;
     let flags = Flags::COMPLETION_ALWAYS;
-    let inside = (
-        bench.arena.slice(FIRST + 64..FIRST + 64)?,
-        bench.local.slice(64..64)?,
-    );
+    let inside = (bench.remote(FIRST + 64, 0)?, bench.local.slice(64..64)?);
     for (remote, local) in [(RemoteSlice::EMPTY, MrSlice::EMPTY), inside] {
         let written = line.conn.write(remote, local, flags, 0)?;
         line.wait(written)
@@ -146,30 +136,25 @@ fn gather(bench: &mut Bench) -> Result<String> {
     let line = bench.line(&Wanted::default())?;
     let len: usize = PARTS.iter().map(|(_, len)| len).sum();
     let bytes = bench.put(0, 1, PARTS[3].0 + PARTS[3].1)?;
-    let parts = PARTS.map(|(at, len)| bytes[at..at + len].to_vec());
-    let dst = bench.arena.slice(FIRST + 3..FIRST + 3 + len as u64)?;
-    let src: rpma::Result<Vec<_>> = PARTS
-        .iter()
-        .map(|(at, len)| bench.local.slice(*at..at + len))
-        .collect();
+    let written = PARTS.map(|(at, len)| &bytes[at..at + len]).concat();
+    let (dst, src) = (bench.remote(FIRST + 3, len)?, bench.gathered(&PARTS)?);
     line.conn
-        .write_gather(dst, &src?, Flags::COMPLETION_ON_ERROR, 0)?;
-    line.flush(dst, FlushType::Visibility)?;
-    bench.compare(FIRST + 3, &parts.concat())?;
+        .write_gather(dst, &src, Flags::COMPLETION_ON_ERROR, 0)?;
+    line.show(bench, FIRST + 3, len)?;
+    bench.compare(FIRST + 3, &written)?;
     Ok(format!("{} parts with {len} bytes", PARTS.len()))
 }
 
 fn inline(bench: &mut Bench) -> Result<String> {
     let line = bench.line(&Wanted::default())?;
     for len in 1..=8 {
-        let bytes = bench.put(0, len, len as usize)?;
-        let dst = bench.arena.slice(FIRST..FIRST + len)?;
-        let src = bench.local.slice(..len as usize)?;
+        let bytes = bench.put(0, len as u64, len)?;
+        let (dst, src) = (bench.remote(FIRST, len)?, bench.own(0, len)?);
         let flags = Flags::INLINE | Flags::COMPLETION_ON_ERROR;
         line.conn.write(dst, src, flags, 0)?;
         // Before the write has completed.
-        bench.put(0, len + 1, len as usize)?;
-        line.flush(dst, FlushType::Visibility)?;
+        bench.put(0, len as u64 + 1, len)?;
+        line.show(bench, FIRST, len)?;
         bench
             .compare(FIRST, &bytes)
             .step(|| format!("an inline write of {len} bytes"))?;
