@@ -9,7 +9,8 @@ use rpma::{Durable, Peer};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Ddio;
-use crate::facts::{Facts, published};
+use crate::facts::published::{self, LINKS};
+use crate::facts::{Facts, drivers};
 
 /// A host of a check. It has no name and no address: the report may be published.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,11 +98,11 @@ impl Host {
             built_with: facts.rdma_core.built_with,
             kernel: facts.kernel,
             device: peer.get_device_name().to_owned(),
-            description: published::driver(&device).map(Into::into),
+            description: device.driver.map(Into::into),
             board: device.board,
             firmware: device.firmware,
             mtu: port.interfaces.first().and_then(|interface| interface.mtu),
-            link: port.link_layer,
+            link: port.link_layer.map(Into::into),
             rate: port.rate,
             native_flush: peer.is_native_flush_capable(),
             native_atomic_write: peer.is_native_atomic_write_capable(),
@@ -113,18 +114,18 @@ impl Host {
 
     /// The same host without texts that could have names, addresses or serial numbers.
     pub(crate) fn published(self) -> Self {
-        let word = |list: &'static str, text: Option<String>| {
-            text.and_then(|text| published::known(list, &text))
-                .map(Into::into)
-        };
         Self {
             rpma: published::version(&self.rpma).unwrap_or_default(),
             kernel: self.kernel.as_deref().and_then(published::version),
             device: published::device_name(&self.device),
-            description: word(published::DRIVERS, self.description),
+            description: self
+                .description
+                .and_then(|text| Some(drivers::name(&text)?.into())),
             board: self.board.as_deref().and_then(published::board),
             firmware: self.firmware.as_deref().and_then(published::version),
-            link: word(published::LINKS, self.link),
+            link: self
+                .link
+                .and_then(|text| Some(published::known(LINKS, &text)?.into())),
             rate: self.rate.as_deref().and_then(published::rate),
             memory: self.memory.map(Memory::published),
             ..self
@@ -145,19 +146,13 @@ pub(crate) const REFUSED: &str =
 impl Memory {
     /// The domain's source is a path, which is left out.
     fn published(self) -> Self {
-        let domain = self
-            .domain
-            .split_once(": ")
-            .map_or(&*self.domain, |(domain, _)| domain);
-        let why = |why: String| published::known(VOLATILE, &why).unwrap_or(REFUSED).into();
+        let domain = self.domain.split(": ").next().unwrap_or_default();
+        let why = self.not_persistent.as_deref();
+        let word = |list, word, other| published::known(list, word).unwrap_or(other).to_owned();
         Self {
-            kind: published::known(KINDS, &self.kind)
-                .unwrap_or("unknown")
-                .into(),
-            domain: published::known(DOMAINS, domain)
-                .unwrap_or("unknown")
-                .into(),
-            not_persistent: self.not_persistent.map(why),
+            kind: word(KINDS, &self.kind, "unknown"),
+            domain: word(DOMAINS, domain, "unknown"),
+            not_persistent: why.map(|why| word(VOLATILE, why, REFUSED)),
             ..self
         }
     }
@@ -180,7 +175,8 @@ pub(crate) type Fact = (&'static str, Option<String>);
 impl Host {
     /// All facts, with the known ones.
     pub(crate) fn facts(&self) -> [Fact; 14] {
-        let native = |native: bool| if native { "native" } else { "fallback" };
+        let native = |native| Some(if native { "native" } else { "fallback" }.to_owned());
+        let number = |number: Option<u32>| number.map(|number| number.to_string());
         [
             ("device", Some(self.device.clone())),
             ("description", self.description.clone()),
@@ -188,21 +184,12 @@ impl Host {
             ("firmware", self.firmware.clone()),
             ("link", self.link.clone()),
             ("link rate", self.rate.clone()),
-            ("MTU", self.mtu.map(|mtu| mtu.to_string())),
-            ("flush", Some(native(self.native_flush).to_owned())),
-            (
-                "atomic write",
-                Some(native(self.native_atomic_write).to_owned()),
-            ),
+            ("MTU", number(self.mtu)),
+            ("flush", native(self.native_flush)),
+            ("atomic write", native(self.native_atomic_write)),
             ("kernel", self.kernel.clone()),
-            (
-                "rdma-core",
-                self.rdma_core.map(|version| version.to_string()),
-            ),
-            (
-                "rdma-core headers",
-                self.built_with.map(|version| version.to_string()),
-            ),
+            ("rdma-core", number(self.rdma_core)),
+            ("rdma-core headers", number(self.built_with)),
             ("rpma", Some(self.rpma.clone())),
             ("memory", self.memory.as_ref().map(ToString::to_string)),
         ]
@@ -211,21 +198,19 @@ impl Host {
 
 /// The hosts of a run: a line for each of them, and one with the facts that no host knows.
 pub(crate) fn lines(client: &Host, servers: &[&Host]) -> Vec<String> {
-    let line = |(name, host): (&str, &Host)| {
-        let known = host.facts().into_iter();
-        let known = known.filter_map(|(fact, value)| Some(format!("{fact} {}", value?)));
-        format!("{name}: {}", known.collect::<Vec<_>>().join(", "))
-    };
-    let servers = servers.iter().map(|server| ("server", *server));
-    let hosts: Vec<(&str, &Host)> = [("client", client)].into_iter().chain(servers).collect();
-    let mut lines: Vec<String> = hosts.iter().copied().map(line).collect();
     let mut unknown = client.facts().map(|(fact, _)| fact).to_vec();
-    unknown.retain(|fact| {
-        let knows = |(name, value): Fact| name == *fact && value.is_some();
-        !hosts
-            .iter()
-            .any(|(_, host)| host.facts().into_iter().any(knows))
-    });
+    let servers = servers.iter().map(|server| ("server", *server));
+    let mut lines = Vec::new();
+    for (name, host) in [("client", client)].into_iter().chain(servers) {
+        let mut known = Vec::new();
+        for (fact, value) in host.facts() {
+            if let Some(value) = value {
+                known.push(format!("{fact} {value}"));
+                unknown.retain(|unknown| *unknown != fact);
+            }
+        }
+        lines.push(format!("{name}: {}", known.join(", ")));
+    }
     if !unknown.is_empty() {
         lines.push(format!("unknown: {}", unknown.join(", ")));
     }

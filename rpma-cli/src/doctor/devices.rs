@@ -65,7 +65,6 @@ fn describe(device: &RdmaDevice) -> String {
             .map(|firmware| format!("firmware {firmware}")),
         device
             .node_type
-            .as_ref()
             .filter(|kind| *kind != "CA")
             .map(|kind| match device.is_iwarp() {
                 true => "iWARP".into(),
@@ -91,9 +90,9 @@ fn port(port: &Port, is_iwarp: bool) -> String {
     let mut words = vec![format!(
         "port {} is {}",
         port.number,
-        port.state.as_deref().unwrap_or("in an unknown state")
+        port.state.unwrap_or("in an unknown state")
     )];
-    words.extend(port.link_layer.clone());
+    words.extend(port.link_layer.map(Into::into));
     words.extend(port.interfaces.iter().map(interface));
     if !is_iwarp {
         // That of iWARP is the address of its hardware, and no program needs it.
@@ -108,7 +107,11 @@ fn interface(interface: &Interface) -> String {
         let elsewhere = "in another network namespace".to_owned();
         [Some(interface.name.clone()), Some(elsewhere), None]
     } else {
-        [Some(interface.name.clone()), interface.state.clone(), mtu]
+        [
+            Some(interface.name.clone()),
+            interface.state.map(Into::into),
+            mtu,
+        ]
     };
     words.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
@@ -117,7 +120,7 @@ fn interface(interface: &Interface) -> String {
 const MOST_GIDS: usize = 6;
 
 fn gids(port: &Port) -> String {
-    let gid = |gid: &Gid| match &gid.kind {
+    let gid = |gid: &Gid| match gid.kind {
         Some(kind) => format!("{} {} ({kind})", gid.index, gid.gid),
         None => format!("{} {}", gid.index, gid.gid),
     };
@@ -136,7 +139,7 @@ mod tests {
     use super::*;
     use crate::report::Verdict;
 
-    fn device(name: &str, state: &str, link_layer: &str) -> RdmaDevice {
+    fn device(name: &str, state: &'static str, link_layer: &'static str) -> RdmaDevice {
         let interface = Interface {
             name: "eth0".into(),
             mtu: Some(1500),
@@ -148,8 +151,8 @@ mod tests {
             description: Some("rxe".into()),
             ports: vec![Port {
                 number: 1,
-                state: Some(state.into()),
-                link_layer: Some(link_layer.into()),
+                state: Some(state),
+                link_layer: Some(link_layer),
                 interfaces: vec![interface],
                 ..Port::default()
             }],

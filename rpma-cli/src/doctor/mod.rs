@@ -19,12 +19,11 @@ use std::path::Path;
 use rpma::Device;
 use rpma::pmem::PmemMap;
 use serde::Serialize;
-use serde_json::Value;
 
 use self::opened::Opened;
 use self::remedies::Wanted;
 use crate::args::{Doctor, Endpoint, Format};
-use crate::facts::{Facts, Files, published_facts};
+use crate::facts::{Facts, Files};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
 use crate::report::{Finding, Outcome, Output, ResultFile, Verdict};
@@ -114,7 +113,7 @@ pub(crate) fn examine(
         command: "doctor",
         result: outcome,
         interrupted: interrupt.is_set(),
-        host: published_facts(&host.facts),
+        host: &host.facts,
         findings: &exam.findings,
     };
     out.report(&args.form, file, &report, report.findings)?;
@@ -244,7 +243,7 @@ struct Diagnosis<'a> {
     command: &'static str,
     result: Outcome,
     interrupted: bool,
-    host: Value,
+    host: &'a Facts,
     findings: &'a [Finding],
 }
 
@@ -255,6 +254,7 @@ pub(crate) mod tests {
     use std::sync::{Arc, Mutex, PoisonError};
 
     use clap::Parser;
+    use serde_json::Value;
 
     use super::*;
     use crate::cli::{Cli, Command};

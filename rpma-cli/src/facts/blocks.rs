@@ -5,16 +5,6 @@ use super::Files;
 
 const BLOCK: &str = "sys/class/block";
 
-/// A use of a block device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
-    Mount(Mount),
-    /// A block device that is made of it, such as a volume of LVM: its name.
-    Holder(String),
-    /// Its path.
-    Swap(String),
-}
-
 /// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mount {
@@ -27,61 +17,55 @@ pub(crate) struct Mount {
     pub(crate) can_be_dax: bool,
 }
 
-/// The uses of a block device, of its partitions, and of the devices that are made of them.
-pub(super) fn uses(files: &Files, block: &str) -> Vec<Use> {
+/// The uses of a block device, of its partitions, and of the devices that are made of them, in words;
+/// and the mounts among them.
+pub(super) fn uses(files: &Files, block: &str) -> (Vec<String>, Vec<Mount>) {
     let (mut names, mut uses) = (vec![block.to_owned()], Vec::new());
+    // The name that device-mapper shows, such as `vg0-log` for `dm-0`.
+    let mapped = |name: &String| files.word(format!("{BLOCK}/{name}/dm/name"));
     let mut next = 0;
     while let Some(name) = names.get(next).cloned() {
         next += 1;
-        for holder in files.names(format!("{BLOCK}/{name}/holders")) {
-            if !names.contains(&holder) {
-                uses.push(Use::Holder(
-                    of_mapper(files, &holder).unwrap_or(holder.clone()),
-                ));
-                names.push(holder);
-            }
-        }
+        let mut holders = files.names(format!("{BLOCK}/{name}/holders"));
+        holders.retain(|holder| !names.contains(holder));
+        let used = |holder| mapped(holder).unwrap_or(holder.clone());
+        let used = holders
+            .iter()
+            .map(|holder| format!("the device {} is made of it", used(holder)));
+        uses.extend(used);
         let mut parts = files.names(format!("{BLOCK}/{name}"));
         parts.retain(|part| files.exists(format!("{BLOCK}/{name}/{part}/partition")));
-        names.extend(parts);
+        names.extend(holders.into_iter().chain(parts));
     }
     let of_mapper = names
         .iter()
-        .filter_map(|name| Some(format!("mapper/{}", of_mapper(files, name)?)));
-    let paths: Vec<String> = names
-        .iter()
-        .cloned()
-        .chain(of_mapper)
-        .map(|name| format!("/dev/{name}"))
-        .collect();
-    uses.extend(swaps(files, &paths));
+        .filter_map(|name| Some(format!("mapper/{}", mapped(name)?)));
+    let paths: Vec<String> = names.iter().cloned().chain(of_mapper).collect();
+    let is_used = |path: &str| {
+        paths
+            .iter()
+            .any(|name| path.strip_prefix("/dev/") == Some(name))
+    };
+    let swaps = files.lines("proc/swaps").into_iter().flatten();
+    // A line of the table is `/dev/pmem0p2 partition 1048572 0 -2`, after a head.
+    let swaps = swaps.filter_map(|line| Some(unescaped(line.split_whitespace().next()?)));
     uses.extend(
-        mounts(files)
-            .into_iter()
-            .filter(|mount| paths.contains(&mount.source))
-            .map(Use::Mount),
+        swaps
+            .filter(|path| is_used(path))
+            .map(|path| format!("{path} is swap")),
     );
-    uses
-}
-
-/// The name that device-mapper shows, such as `vg0-log` for `dm-0`.
-fn of_mapper(files: &Files, name: &str) -> Option<String> {
-    files.word(format!("{BLOCK}/{name}/dm/name"))
-}
-
-/// A line of the table is `/dev/pmem0p2 partition 1048572 0 -2`, after a head.
-fn swaps(files: &Files, paths: &[String]) -> Vec<Use> {
-    let lines = files.lines("proc/swaps").into_iter().flatten();
-    let path = |line: String| Some(unescaped(line.split_whitespace().next()?));
-    lines
-        .filter_map(path)
-        .filter(|path| paths.contains(path))
-        .map(Use::Swap)
-        .collect()
+    let mut mounts = mounts(files);
+    mounts.retain(|mount| is_used(&mount.source));
+    uses.extend(
+        mounts
+            .iter()
+            .map(|mount| format!("{} is mounted on {}", mount.source, mount.place)),
+    );
+    (uses, mounts)
 }
 
 /// A line of the table is `/dev/pmem0 /mnt ext4 rw,dax=always 0 0`.
-pub(super) fn mounts(files: &Files) -> Vec<Mount> {
+fn mounts(files: &Files) -> Vec<Mount> {
     let lines = files.lines("proc/self/mounts").into_iter().flatten();
     let mount = |line: String| {
         let mut fields = line.split(' ');
@@ -97,23 +81,18 @@ pub(super) fn mounts(files: &Files) -> Vec<Mount> {
     lines.filter_map(mount).collect()
 }
 
-/// A text of these tables: a blank is `\040`.
+/// A text of these tables, which have octal numbers for blanks and backslashes.
 fn unescaped(text: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let number = match rest {
-            [b'\\', digits @ ..] => digits.get(..3).and_then(octal),
-            _ => None,
-        };
-        bytes.push(number.unwrap_or(*first));
-        rest = if number.is_some() { &after[3..] } else { after };
-    }
-    String::from_utf8_lossy(&bytes).into()
-}
-
-fn octal(digits: &[u8]) -> Option<u8> {
-    u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
+    let escapes = [
+        ("\\040", " "),
+        ("\\011", "\t"),
+        ("\\012", "\n"),
+        ("\\134", "\\"),
+    ];
+    let text = text.to_owned();
+    escapes
+        .iter()
+        .fold(text, |text, (escape, char)| text.replace(escape, char))
 }
 
 #[cfg(test)]
@@ -122,15 +101,6 @@ mod tests {
 
     use super::super::files::tests::tree;
     use super::*;
-
-    fn mount(source: &str, place: &str) -> Use {
-        Use::Mount(Mount {
-            source: source.into(),
-            place: place.into(),
-            is_dax: false,
-            can_be_dax: true,
-        })
-    }
 
     /// Promise: no use is overlooked, at whichever level.
     #[test]
@@ -155,18 +125,18 @@ mod tests {
                  /dev/md0\n",
             ),
         ])?;
-        let of = |block: &str| uses(&Files::new(tree.path()), block);
+        let of = |block: &str| uses(&Files::new(tree.path()), block).0;
         assert_eq!(
             of("pmem0"),
             [
-                Use::Holder("vg0-log".into()),
-                Use::Holder("md0".into()),
-                Use::Swap("/dev/pmem0p2".into()),
-                mount("/dev/mapper/vg0-log", "/srv/my log"),
-                mount("/dev/mapper/vg0-log", "/second"),
+                "the device vg0-log is made of it",
+                "the device md0 is made of it",
+                "/dev/pmem0p2 is swap",
+                "/dev/mapper/vg0-log is mounted on /srv/my log",
+                "/dev/mapper/vg0-log is mounted on /second",
             ]
         );
-        assert_eq!(of("pmem1"), []);
+        assert!(of("pmem1").is_empty());
         Ok(())
     }
 
@@ -188,12 +158,12 @@ mod tests {
     }
 
     #[test]
-    fn escapes_are_bytes() {
+    fn escapes_are_characters() {
         for (text, plain) in [
             ("/a\\040b\\011c", "/a b\tc"),
             ("\\134", "\\"),
             ("/a\\04", "/a\\04"),
-            ("/\\303\\274", "/ü"),
+            ("/\\134040ü", "/\\040ü"),
             ("/\\999x", "/\\999x"),
         ] {
             assert_eq!(unescaped(text), plain);

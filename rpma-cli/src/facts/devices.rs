@@ -2,21 +2,32 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::{Files, network};
+use serde::Serialize;
+
+use super::{Files, drivers, network, published};
 
 const CLASS: &str = "sys/class/infiniband";
 
-#[derive(Clone, Debug, Default)]
+const NODE_TYPES: &str = "CA|switch|router|RNIC|usNIC|usNIC UDP|unspecified";
+const STATES: &str = "NOP|DOWN|INIT|ARMED|ACTIVE|ACTIVE_DEFER";
+const PHYSICAL: &str =
+    "Sleep|Polling|Disabled|PortConfigurationTraining|LinkUp|LinkErrorRecovery|Phy Test";
+const GID_KINDS: &str = "IB/RoCE v1|RoCE v2";
+const INTERFACE_STATES: &str = "up|down|unknown|dormant|lowerlayerdown|testing";
+
+/// Numbers and words of closed lists, beside what is left out of reports.
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct RdmaDevice {
     /// The name, as `rdma link` prints it.
+    #[serde(serialize_with = "published::name")]
     pub(crate) name: String,
     /// `CA` for InfiniBand and RoCE, `RNIC` for iWARP. The others have no reliable connections.
-    pub(crate) node_type: Option<String>,
-    /// The driver of its hardware. Software devices have none.
-    pub(crate) driver: Option<String>,
+    pub(crate) node_type: Option<&'static str>,
+    pub(crate) driver: Option<&'static str>,
     /// Its vendor and its device in the numbers of PCI: `15b3:101d`.
     pub(crate) pci: Option<String>,
     /// The description: `rxe`, `siw`, or the adapter's own text.
+    #[serde(skip)]
     pub(crate) description: Option<String>,
     /// Software devices have none.
     pub(crate) firmware: Option<String>,
@@ -24,15 +35,15 @@ pub(crate) struct RdmaDevice {
     pub(crate) ports: Vec<Port>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Port {
     pub(crate) number: u32,
     /// `ACTIVE`, `DOWN`, `INIT` or `ARMED`.
-    pub(crate) state: Option<String>,
+    pub(crate) state: Option<&'static str>,
     /// `LinkUp`, `Polling`, or `Disabled`.
-    pub(crate) physical: Option<String>,
+    pub(crate) physical: Option<&'static str>,
     /// `Ethernet` or `InfiniBand`.
-    pub(crate) link_layer: Option<String>,
+    pub(crate) link_layer: Option<&'static str>,
     pub(crate) rate: Option<String>,
     pub(crate) gids: Vec<Gid>,
     /// The network interfaces of the port.
@@ -40,24 +51,27 @@ pub(crate) struct Port {
 }
 
 /// A gid that is in use.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Gid {
     pub(crate) index: u32,
+    #[serde(skip)]
     pub(crate) gid: Ipv6Addr,
     /// `RoCE v2`, or `IB/RoCE v1`.
-    pub(crate) kind: Option<String>,
+    pub(crate) kind: Option<&'static str>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Interface {
+    #[serde(skip)]
     pub(crate) name: String,
     pub(crate) mtu: Option<u32>,
     /// `up`, `down`, or `unknown` for interfaces without a carrier.
-    pub(crate) state: Option<String>,
+    pub(crate) state: Option<&'static str>,
     /// Whether the operator has set it up, with a cable or without.
     pub(crate) is_set_up: Option<bool>,
     /// It is in another network namespace than this process.
     pub(crate) is_elsewhere: bool,
+    #[serde(skip)]
     pub(crate) addresses: Vec<IpAddr>,
 }
 
@@ -70,24 +84,16 @@ impl RdmaDevice {
     /// Whether it has reliable connections and a connection manager, which the kernel gives to
     /// InfiniBand, RoCE and iWARP. usNIC and EFA, for example, have none.
     pub(crate) fn can_serve(&self) -> bool {
-        let has_link = || {
-            let known = |port: &Port| {
-                matches!(
-                    port.link_layer.as_deref(),
-                    None | Some("Ethernet" | "InfiniBand")
-                )
-            };
-            self.ports.is_empty() || self.ports.iter().any(known)
-        };
-        match self.node_type.as_deref() {
-            None | Some("CA") => has_link(),
+        let known = |port: &Port| matches!(port.link_layer, None | Some("Ethernet" | "InfiniBand"));
+        match self.node_type {
+            None | Some("CA") => self.ports.is_empty() || self.ports.iter().any(known),
             Some("RNIC") => true,
             Some(_) => false,
         }
     }
 
     pub(crate) fn is_iwarp(&self) -> bool {
-        self.node_type.as_deref() == Some("RNIC")
+        self.node_type == Some("RNIC")
     }
 
     pub(crate) fn interfaces(&self) -> impl Iterator<Item = &Interface> {
@@ -114,8 +120,7 @@ impl RdmaDevice {
 
     /// The gids that are addresses of a network: those of RoCE.
     fn addresses_of<'a>(&self, port: &'a Port) -> impl Iterator<Item = IpAddr> + use<'a> {
-        let is_roce = port.link_layer.as_deref() == Some("Ethernet")
-            && self.node_type.as_deref() == Some("CA");
+        let is_roce = port.link_layer == Some("Ethernet") && self.node_type == Some("CA");
         let gids = port.gids.iter().filter(move |_| is_roce);
         gids.map(|gid| gid.gid.to_canonical())
     }
@@ -123,7 +128,7 @@ impl RdmaDevice {
 
 impl Port {
     pub(crate) fn is_active(&self) -> bool {
-        self.state.as_deref() == Some("ACTIVE")
+        self.state == Some("ACTIVE")
     }
 }
 
@@ -135,56 +140,53 @@ pub(super) fn read(files: &Files) -> Vec<RdmaDevice> {
 fn device(files: &Files, name: String) -> RdmaDevice {
     let dir = format!("{CLASS}/{name}");
     let attribute = |file: &str| files.word(format!("{dir}/{file}"));
-    let ports = files.names(format!("{dir}/ports"));
-    RdmaDevice {
-        node_type: attribute("node_type").map(after_colon),
-        driver: driver(files, &dir),
-        pci: pci(files, &dir),
-        description: attribute("node_desc"),
-        firmware: attribute("fw_ver"),
-        board: attribute("board_id").or_else(|| attribute("hca_type")),
-        ports: ports
-            .iter()
-            .filter_map(|port| Some(self::port(files, &name, port.parse().ok()?)))
-            .collect(),
-        name,
-    }
-}
-
-fn driver(files: &Files, device: &str) -> Option<String> {
-    let target = files.link(format!("{device}/device/driver"))?;
-    target.rsplit('/').next().map(Into::into)
-}
-
-fn pci(files: &Files, device: &str) -> Option<String> {
     let number = |file: &str| {
-        let text = files.word(format!("{device}/device/{file}"))?;
+        let text = attribute(&format!("device/{file}"))?;
         u16::from_str_radix(text.strip_prefix("0x")?, 16).ok()
     };
-    Some(format!(
-        "{:04x}:{:04x}",
-        number("vendor")?,
-        number("device")?
-    ))
+    let pci = number("vendor").zip(number("device"));
+    let node_type = attribute("node_type");
+    let node_type = node_type.map(|text| word(NODE_TYPES, &text).unwrap_or("unspecified"));
+    // A software device has no hardware, and its transport names its driver.
+    let driver = match (files.driver(format!("{dir}/device")), pci, node_type) {
+        (Some(driver), ..) => drivers::name(&driver),
+        (None, None, Some("CA")) => Some("rdma_rxe"),
+        (None, None, Some("RNIC")) => Some("siw"),
+        _ => None,
+    };
+    let board = attribute("board_id").or_else(|| attribute("hca_type"));
+    let ports = files.names(format!("{dir}/ports")).into_iter();
+    let ports = ports.filter_map(|port| Some(self::port(files, &name, port.parse().ok()?)));
+    RdmaDevice {
+        node_type,
+        driver,
+        pci: pci.map(|(vendor, device)| format!("{vendor:04x}:{device:04x}")),
+        description: attribute("node_desc"),
+        firmware: attribute("fw_ver").and_then(|text| published::version(&text)),
+        board: board.and_then(|text| published::board(&text)),
+        ports: ports.collect(),
+        name,
+    }
 }
 
 fn port(files: &Files, device: &str, number: u32) -> Port {
     let dir = format!("{CLASS}/{device}/ports/{number}");
     let attribute = |file: &str| files.word(format!("{dir}/{file}"));
-    let (gids, names) = gids(files, &dir);
-    let interfaces = if names.is_empty() {
-        interfaces_of_device(files, device, number)
-    } else {
-        names
-    };
+    let of_list = |list, file| attribute(file).and_then(|text| word(list, &text));
+    let (gids, mut names) = gids(files, &dir);
+    if names.is_empty() {
+        names = interfaces_of_device(files, device, number);
+    }
+    let link_layer = attribute("link_layer");
+    let link = |text: String| published::known(published::LINKS, &text).unwrap_or("Unspecified");
     Port {
         number,
-        state: attribute("state").map(after_colon),
-        physical: attribute("phys_state").map(after_colon),
-        link_layer: attribute("link_layer"),
-        rate: attribute("rate"),
+        state: of_list(STATES, "state"),
+        physical: of_list(PHYSICAL, "phys_state"),
+        link_layer: link_layer.map(link),
+        rate: attribute("rate").and_then(|text| published::rate(&text)),
         gids,
-        interfaces: interfaces
+        interfaces: names
             .into_iter()
             .map(|name| interface(files, name))
             .collect(),
@@ -202,10 +204,11 @@ fn gids(files: &Files, port: &str) -> (Vec<Gid>, Vec<String>) {
         if Ipv6Addr::is_unspecified(&gid) {
             continue;
         }
+        let kind = files.word(format!("{port}/gid_attrs/types/{index}"));
         gids.push(Gid {
             index: number,
             gid,
-            kind: files.word(format!("{port}/gid_attrs/types/{index}")),
+            kind: kind.and_then(|kind| word(GID_KINDS, &kind)),
         });
         let name = files.word(format!("{port}/gid_attrs/ndevs/{index}"));
         names.extend(name.filter(|name| is_name(name)));
@@ -231,22 +234,22 @@ fn interfaces_of_device(files: &Files, device: &str, port: u32) -> Vec<String> {
 
 fn interface(files: &Files, name: String) -> Interface {
     let attribute = |file: &str| files.word(format!("sys/class/net/{name}/{file}"));
+    let addresses = network::addresses(files).into_iter();
+    let own = addresses.filter_map(|(ip, of)| (of.as_ref() == Some(&name)).then_some(ip));
     Interface {
         mtu: attribute("mtu").and_then(|mtu| mtu.parse().ok()),
-        state: attribute("operstate"),
+        state: attribute("operstate").and_then(|text| word(INTERFACE_STATES, &text)),
         is_set_up: network::is_set_up(files, &name),
         is_elsewhere: !files.exists(format!("sys/class/net/{name}")),
-        addresses: network::addresses_of(files, &name),
+        addresses: own.collect(),
         name,
     }
 }
 
-/// `4: ACTIVE` is ACTIVE.
-fn after_colon(text: String) -> String {
-    match text.split_once(':') {
-        Some((_, word)) => word.trim().to_owned(),
-        None => text,
-    }
+/// The word of a closed list. `4: ACTIVE` is ACTIVE.
+fn word(list: &'static str, text: &str) -> Option<&'static str> {
+    let word = text.split_once(": ").map_or(text, |(_, word)| word);
+    published::known(list, word)
 }
 
 /// Whether a text can be an interface's name, which is part of a path.
@@ -308,7 +311,7 @@ mod tests {
         let [device] = &devices[..] else {
             panic!("{devices:?}");
         };
-        assert_eq!(device.node_type.as_deref(), Some("CA"));
+        assert_eq!(device.node_type, Some("CA"));
         assert_eq!(device.firmware, None);
         assert!(device.is_ready());
         let [port] = &device.ports[..] else {
@@ -318,7 +321,7 @@ mod tests {
         assert_eq!(addresses, ["fe80::5054:ff:fe77:101", "10.77.0.1"]);
         assert!(device.has("10.77.0.1") && device.has("fe80::5054:ff:fe77:101%eth0"));
         assert!(!device.has("10.77.0.2") && !device.has("fe80::5054:ff:fe77:101"));
-        assert_eq!(port.gids[1].kind.as_deref(), Some("RoCE v2"));
+        assert_eq!(port.gids[1].kind, Some("RoCE v2"));
         let eth0 = Interface {
             name: "eth0".into(),
             mtu: Some(1500),

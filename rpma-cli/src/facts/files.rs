@@ -47,6 +47,12 @@ impl Files {
         target.into_os_string().into_string().ok()
     }
 
+    /// The driver of a device.
+    pub(crate) fn driver(&self, device: impl AsRef<Path>) -> Option<String> {
+        let target = self.link(device.as_ref().join("driver"))?;
+        target.rsplit('/').next().map(Into::into)
+    }
+
     /// The lines of a table. They end early if it is too long or not text.
     pub(crate) fn lines(&self, path: impl AsRef<Path>) -> io::Result<impl Iterator<Item = String>> {
         let file = File::open(self.at(path))?;

@@ -4,17 +4,19 @@
 mod blocks;
 mod containers;
 mod devices;
+pub(crate) mod drivers;
 mod files;
 mod modules;
 mod network;
 mod pmem;
-mod providers;
 pub(crate) mod published;
 mod system;
 
 use std::path::Path;
 
-pub(crate) use self::blocks::{Mount, Use};
+use serde::Serialize;
+
+pub(crate) use self::blocks::Mount;
 pub(crate) use self::containers::Container;
 pub(crate) use self::devices::{Gid, Interface, Port, RdmaDevice};
 pub(crate) use self::files::Files;
@@ -25,34 +27,40 @@ pub(crate) use self::network::Adapter;
 #[cfg(any(test, not(feature = "sim")))]
 pub(crate) use self::network::local_addresses;
 pub(crate) use self::network::parse as parse_address;
-pub(crate) use self::pmem::{Dax, DaxState, Dimm, Mode, Namespace, Pmem, Region};
-pub(crate) use self::published::facts as published_facts;
+pub(crate) use self::pmem::{Dax, DaxState, Dimm, Namespace, Pmem, Region};
 pub(crate) use self::system::{
     Access, LockedMemory, Node, RdmaCore, User, release_number, user_name,
 };
 
 use self::modules::Kernel;
 
-/// What this host is, with its names and addresses. [`published_facts`] are without them.
-#[derive(Clone, Debug, Default)]
+/// What this host is. Its names and addresses are left out of reports.
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Facts {
     /// The kernel's release, such as `6.12.43+deb13-amd64`.
+    #[serde(serialize_with = "published::release")]
     pub(crate) kernel: Option<String>,
     pub(crate) rdma_core: RdmaCore,
     /// The kernel modules of RDMA. None on a simulated host.
     pub(crate) modules: Vec<Module>,
     /// The device files that the libraries open. None on a simulated host.
+    #[serde(skip)]
     pub(crate) nodes: Vec<Node>,
     pub(crate) devices: Vec<RdmaDevice>,
     /// The Ethernet interfaces that are up, the best for soft-RoCE first.
+    #[serde(skip)]
     pub(crate) ethernet: Vec<String>,
+    #[serde(skip)]
     pub(crate) adapter: Option<Adapter>,
     /// A network adapter on the bus, and the driver of a guest or a program that has it.
+    #[serde(skip)]
     pub(crate) given_away: Option<(String, String)>,
     /// The modules that remedies load and that this kernel was built without.
     pub(crate) absent: Vec<&'static str>,
     /// The providers of rdma-core that are installed, such as `mlx5`.
+    #[serde(skip)]
     pub(crate) providers: Vec<String>,
+    #[serde(skip)]
     pub(crate) user: User,
     pub(crate) locked_memory: LockedMemory,
     /// The persistent memory.
@@ -76,7 +84,7 @@ impl Facts {
             adapter: network::adapter(&files, &kernel),
             given_away: network::given_away(&files),
             absent: kernel.absent(&files),
-            providers: providers::providers(&files),
+            providers: drivers::providers(&files),
             user: system::user(&files),
             locked_memory: system::locked_memory(&files),
             pmem: pmem::read(&files),
@@ -86,12 +94,9 @@ impl Facts {
 
     /// The provider of rdma-core that a device needs and that is not installed.
     pub(crate) fn missing_provider(&self, device: &RdmaDevice) -> Option<&'static str> {
-        let driver = published::driver(device)?;
-        let (_, provider) = providers::PROVIDERS
-            .iter()
-            .find(|(known, _)| *known == driver)?;
+        let provider = drivers::provider(device.driver?)?;
         let is_installed = self.providers.iter().any(|name| name == provider);
-        (!is_installed).then_some(*provider)
+        (!is_installed).then_some(provider)
     }
 
     pub(crate) fn device(&self, name: &str) -> Option<&RdmaDevice> {

@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use super::Files;
-use super::network::RDMA_MODULES;
+use super::{Files, drivers};
 
 /// The modules that every program on librdmacm needs, in the order of their dependences; and a file
 /// that each of them makes, also if it is built in.
@@ -91,8 +90,7 @@ impl Kernel {
 
 /// The modules that a remedy can load.
 fn of_remedies() -> impl Iterator<Item = &'static str> {
-    let of_adapters = RDMA_MODULES.iter().map(|(_, module)| *module);
-    of_adapters.chain(["rdma_rxe", "ib_ipoib", "device_dax"])
+    drivers::modules().chain(["rdma_rxe", "ib_ipoib", "device_dax"])
 }
 
 /// The modules of RDMA and of remedies in a list of the kernel's build. A line begins with a path:

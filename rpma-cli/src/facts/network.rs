@@ -3,89 +3,91 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{Files, Kernel};
+use super::{Files, Kernel, drivers};
 
 /// More than a usual host has. Each one is tried.
 const MOST: usize = 256;
 
-/// The addresses of this host as text, with their scope if they have one. The loopback addresses
-/// are left out.
+/// An address, and its interface if one is known.
+type Address = (IpAddr, Option<String>);
+
+/// The addresses of this host as text, with their scope if they have one.
 pub(crate) fn local_addresses(files: &Files) -> Vec<String> {
-    let mut addresses = Vec::new();
-    let v4 = v4(files).into_iter().map(|address| address.to_string());
-    for address in v4.chain(v6(files)) {
-        if !addresses.contains(&address) && addresses.len() < MOST {
-            addresses.push(address);
+    let mut texts = Vec::new();
+    for address in addresses(files) {
+        let text = match address {
+            (IpAddr::V6(ip), Some(interface)) if ip.is_unicast_link_local() => {
+                format!("{ip}%{interface}")
+            }
+            (ip, _) => ip.to_string(),
+        };
+        if !texts.contains(&text) && texts.len() < MOST {
+            texts.push(text);
         }
     }
-    addresses
+    texts
+}
+
+/// The addresses of this host, without loopback. `fib_trie` has no interfaces, and the routes of the
+/// addresses' networks have them.
+pub(super) fn addresses(files: &Files) -> Vec<Address> {
+    let lines = |table| files.lines(table).into_iter().flatten();
+    let routes: Vec<_> = lines("proc/net/route")
+        .filter_map(|line| route(&line))
+        .collect();
+    let mut found: Vec<Address> = Vec::new();
+    for own in v4(lines("proc/net/fib_trie")) {
+        let of_own = routes
+            .iter()
+            .filter(|(_, network, mask)| own.to_bits() & mask == *network);
+        let interfaces = of_own.map(|(interface, ..)| Some(interface.clone()));
+        let interfaces: Vec<_> = interfaces.collect();
+        found.push((own.into(), None));
+        found.extend(
+            interfaces
+                .into_iter()
+                .map(|interface| (own.into(), interface)),
+        );
+    }
+    found.extend(lines("proc/net/if_inet6").filter_map(|line| v6(&line)));
+    found.retain(|(ip, _)| !ip.is_loopback());
+    found
 }
 
 /// A local address in `fib_trie` is a leaf, `|-- 10.77.0.1`, with a line `/32 host LOCAL` below.
-fn v4(files: &Files) -> Vec<Ipv4Addr> {
-    let Ok(lines) = files.lines("proc/net/fib_trie") else {
-        return Vec::new();
-    };
+fn v4(lines: impl Iterator<Item = String>) -> Vec<Ipv4Addr> {
     let (mut leaf, mut found) = (None, Vec::new());
     for line in lines {
         let line = line.trim();
         if let Some(address) = line.strip_prefix("|-- ") {
             leaf = address.parse::<Ipv4Addr>().ok();
-        } else if line == "/32 host LOCAL" {
-            found.extend(leaf.filter(|address| !address.is_loopback()));
-        }
-        if found.len() > 2 * MOST {
-            break;
+        } else if line == "/32 host LOCAL" && found.len() < 2 * MOST {
+            found.extend(leaf);
         }
     }
     found
 }
 
-fn v6(files: &Files) -> Vec<String> {
-    let Ok(lines) = files.lines("proc/net/if_inet6") else {
-        return Vec::new();
-    };
-    let address = |line: String| {
-        let (address, interface) = v6_line(&line)?;
-        match (address.is_loopback(), address.is_unicast_link_local()) {
-            (true, _) => None,
-            (false, true) => Some(format!("{address}%{interface}")),
-            (false, false) => Some(address.to_string()),
-        }
-    };
-    lines.filter_map(address).take(MOST).collect()
-}
-
 /// A line of `if_inet6`: the address, the index, the prefix, the scope, the flags, and the name of
 /// the interface.
-fn v6_line(line: &str) -> Option<(Ipv6Addr, &str)> {
+fn v6(line: &str) -> Option<Address> {
     let mut fields = line.split_whitespace();
     let (digits, interface) = (fields.next()?, fields.nth(4)?);
     let bits = u128::from_str_radix(digits, 16).ok()?;
-    Some((Ipv6Addr::from_bits(bits), interface))
-}
-
-/// The addresses of an interface.
-pub(super) fn addresses_of(files: &Files, interface: &str) -> Vec<IpAddr> {
-    let v4 = v4_with_interfaces(files).into_iter();
-    let v4 = v4.filter_map(|(address, name)| (name == interface).then_some(address.into()));
-    let lines = files.lines("proc/net/if_inet6").into_iter().flatten();
-    let v6 = lines.filter_map(|line| {
-        let (address, name) = v6_line(&line)?;
-        (name == interface).then_some(address.into())
-    });
-    v4.chain(v6).collect()
+    Some((Ipv6Addr::from_bits(bits).into(), Some(interface.into())))
 }
 
 /// The Ethernet interfaces that are up: first those with an address, and adapters before virtual
 /// interfaces.
 pub(super) fn ethernet(files: &Files) -> Vec<String> {
-    let with_address = v4_with_interfaces(files);
+    let addresses = addresses(files);
     let mut names = files.names(NET);
     names.retain(|name| is_ethernet(files, name) && is_up(files, name));
     names.sort_by_key(|name| {
         let is_virtual = !files.exists(format!("{NET}/{name}/device"));
-        let has_address = with_address.iter().any(|(_, with)| with == name);
+        let has_address = addresses
+            .iter()
+            .any(|(ip, of)| ip.is_ipv4() && of.as_ref() == Some(name));
         (!has_address, is_virtual)
     });
     names
@@ -98,20 +100,6 @@ fn is_ethernet(files: &Files, name: &str) -> bool {
     files.word(format!("{NET}/{name}/type")).as_deref() == Some("1")
 }
 
-/// The drivers of Ethernet adapters, and their modules for RDMA.
-pub(super) const RDMA_MODULES: [(&str, &str); 10] = [
-    ("mlx4_core", "mlx4_ib"),
-    ("mlx5_core", "mlx5_ib"),
-    ("bnxt_en", "bnxt_re"),
-    ("ice", "irdma"),
-    ("i40e", "irdma"),
-    ("cxgb4", "iw_cxgb4"),
-    ("qede", "qedr"),
-    ("hns3", "hns_roce_hw_v2"),
-    ("be2net", "ocrdma"),
-    ("mana", "mana_ib"),
-];
-
 /// An adapter of Ethernet that could have a device.
 #[derive(Clone, Debug)]
 pub(crate) struct Adapter {
@@ -123,9 +111,8 @@ pub(crate) struct Adapter {
 
 pub(super) fn adapter(files: &Files, kernel: &Kernel) -> Option<Adapter> {
     files.names(NET).into_iter().find_map(|interface| {
-        let driver = files.link(format!("{NET}/{interface}/device/driver"))?;
-        let driver = driver.rsplit('/').next()?;
-        let (_, module) = RDMA_MODULES.iter().find(|(known, _)| *known == driver)?;
+        let driver = files.driver(format!("{NET}/{interface}/device"))?;
+        let module = drivers::module(&driver)?;
         Some(Adapter {
             interface,
             module,
@@ -143,11 +130,10 @@ pub(super) fn given_away(files: &Files) -> Option<(String, String)> {
         // Ethernet, and InfiniBand.
         let is_network = class.starts_with("0x0200") || class.starts_with("0x0207");
         let driver = files
-            .link(format!("{PCI}/{place}/driver"))
+            .driver(format!("{PCI}/{place}"))
             .filter(|_| is_network)?;
-        let driver = driver.rsplit('/').next()?;
-        let is_other = ["vfio-pci", "uio_pci_generic", "igb_uio", "pci-stub"].contains(&driver);
-        is_other.then(|| (place, driver.to_owned()))
+        let others = ["vfio-pci", "uio_pci_generic", "igb_uio", "pci-stub"];
+        others.contains(&&*driver).then_some((place, driver))
     })
 }
 
@@ -164,30 +150,12 @@ pub(super) fn is_set_up(files: &Files, name: &str) -> Option<bool> {
     Some(flags & 1 == 1)
 }
 
-/// The IPv4 addresses with their interfaces. `fib_trie` has no interfaces, and the route of the
-/// address's network has one.
-fn v4_with_interfaces(files: &Files) -> Vec<(Ipv4Addr, String)> {
-    let own = v4(files);
-    let mut found = Vec::new();
-    for line in files.lines("proc/net/route").into_iter().flatten() {
-        let Some((interface, network, mask)) = route(&line).filter(|(.., mask)| *mask != 0) else {
-            continue;
-        };
-        let of_network = own.iter().filter(|own| own.to_bits() & mask == network);
-        found.extend(of_network.map(|own| (*own, interface.to_owned())));
-    }
-    found
-}
-
 /// A line of `route`: the interface, the network and, as its eighth field, the mask.
-fn route(line: &str) -> Option<(&str, u32, u32)> {
+fn route(line: &str) -> Option<(String, u32, u32)> {
     let mut fields = line.split_whitespace();
     let (interface, network) = (fields.next()?, fields.next()?);
-    Some((
-        interface,
-        route_number(network)?,
-        route_number(fields.nth(5)?)?,
-    ))
+    let mask = route_number(fields.nth(5)?).filter(|mask| *mask != 0)?;
+    Some((interface.to_owned(), route_number(network)?, mask))
 }
 
 /// The bytes of an address in the order of the network, as one number of this machine.

@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use super::Files;
-use super::blocks::{self, Mount, Use};
+use super::blocks::{self, Mount};
 
 const ND: &str = "sys/bus/nd/devices";
 const ND_DRIVERS: &str = "sys/bus/nd/drivers";
@@ -13,7 +13,7 @@ const DAX_DRIVERS: &str = "sys/bus/dax/drivers";
 /// `ndctl` makes no smaller namespace.
 const SMALLEST: u64 = 16 << 20;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Pmem {
     pub(crate) dax: Vec<Dax>,
     pub(crate) regions: Vec<Region>,
@@ -23,8 +23,9 @@ pub(crate) struct Pmem {
 }
 
 /// A device of the dax bus.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Dax {
+    #[serde(skip)]
     pub(crate) name: String,
     pub(crate) state: DaxState,
     /// Whether libnvdimm made it. Others, such as memory of CXL or of high bandwidth, are volatile.
@@ -51,16 +52,18 @@ pub(crate) enum DaxState {
 }
 
 /// A module of memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Dimm {
+    #[serde(skip)]
     pub(crate) name: String,
     /// Its passphrase is set and was not given, so nothing can use its memory.
     pub(crate) is_locked: bool,
 }
 
 /// A region of libnvdimm.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Region {
+    #[serde(skip)]
     pub(crate) name: String,
     /// For another namespace, in bytes.
     pub(crate) space: u64,
@@ -68,38 +71,24 @@ pub(crate) struct Region {
     pub(crate) is_read_only: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Namespace {
+    #[serde(skip)]
     pub(crate) name: String,
-    pub(crate) mode: Mode,
+    /// As `ndctl` calls it: `raw`, `sector`, `fsdax` or `devdax`.
+    pub(crate) mode: &'static str,
     /// In bytes.
     pub(crate) size: u64,
     pub(crate) is_enabled: bool,
     pub(crate) is_read_only: bool,
     /// Its block device, such as `pmem0`.
+    #[serde(skip)]
     pub(crate) block: Option<String>,
-    pub(crate) uses: Vec<Use>,
-}
-
-/// The mode of a namespace, as `ndctl` calls it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Mode {
-    Raw,
-    Sector,
-    FsDax,
-    DevDax,
-}
-
-impl Mode {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Raw => "raw",
-            Self::Sector => "sector",
-            Self::FsDax => "fsdax",
-            Self::DevDax => "devdax",
-        }
-    }
+    /// In words.
+    #[serde(skip)]
+    pub(crate) uses: Vec<String>,
+    #[serde(skip)]
+    pub(crate) mounts: Vec<Mount>,
 }
 
 impl Dax {
@@ -113,15 +102,6 @@ impl Pmem {
     pub(crate) fn in_state(&self, state: DaxState) -> impl Iterator<Item = &Dax> {
         let devices = self.dax.iter();
         devices.filter(move |dax| dax.is_persistent && dax.state == state)
-    }
-}
-
-impl Namespace {
-    pub(crate) fn mounts(&self) -> impl Iterator<Item = &Mount> {
-        self.uses.iter().filter_map(|of| match of {
-            Use::Mount(mount) => Some(mount),
-            _ => None,
-        })
     }
 }
 
@@ -213,49 +193,46 @@ fn dimm(files: &Files, name: &str) -> Dimm {
 }
 
 fn region(files: &Files, name: &str) -> Region {
-    let space = number(files, name, "max_available_extent");
+    let number = |attribute| number(files, name, attribute);
+    let space = number("max_available_extent").or_else(|| number("available_size"));
     Region {
         name: name.to_owned(),
-        space: space
-            .or_else(|| number(files, name, "available_size"))
-            .unwrap_or(0),
+        space: space.unwrap_or(0),
         is_enabled: has_driver(files, &[name]),
-        is_read_only: number(files, name, "read_only") == Some(1),
+        is_read_only: number("read_only") == Some(1),
     }
 }
 
 /// `None` for a place that has no namespace: its size is 0.
 fn namespace(files: &Files, name: &str) -> Option<Namespace> {
     let mode = match &*files.word(format!("{ND}/{name}/mode"))? {
-        "dax" => Mode::DevDax,
-        "memory" => Mode::FsDax,
-        "safe" => Mode::Sector,
-        _ => Mode::Raw,
+        "dax" => "devdax",
+        "memory" => "fsdax",
+        "safe" => "sector",
+        _ => "raw",
     };
     let size = number(files, name, "size").filter(|size| *size > 0)?;
-    // Of `namespace1.0`.
-    let region = name
-        .strip_prefix("namespace")
-        .and_then(|rest| rest.split_once('.'))
-        .map(|(region, _)| format!("region{region}"));
-    let is_read_only = region.is_some_and(|region| number(files, &region, "read_only") == Some(1));
+    // Of `namespace1.0`, it is `region1`.
+    let (region, _) = name.strip_prefix("namespace")?.split_once('.')?;
+    let is_read_only = number(files, &format!("region{region}"), "read_only") == Some(1);
     // The personality that has claimed it, if it is not raw.
     let holder = files.word(format!("{ND}/{name}/holder"));
     let devices = [name, holder.as_deref().unwrap_or(name)];
-    let mut blocks = devices
+    let blocks = devices
         .iter()
-        .flat_map(|device| files.names(format!("{ND}/{device}/block")));
-    let block = blocks.next();
+        .map(|device| files.names(format!("{ND}/{device}/block")));
+    let block = blocks.flatten().next();
+    let uses = block.as_ref().map(|block| blocks::uses(files, block));
+    let (uses, mounts) = uses.unwrap_or_default();
     Some(Namespace {
         name: name.to_owned(),
         mode,
         size,
         is_enabled: has_driver(files, &devices),
         is_read_only,
-        uses: block
-            .as_ref()
-            .map_or_else(Vec::new, |block| blocks::uses(files, block)),
         block,
+        uses,
+        mounts,
     })
 }
 
@@ -384,15 +361,19 @@ mod tests {
             is_read_only: is_enabled,
             block: is_enabled.then(|| "pmem1".into()),
             uses: match is_enabled {
-                true => vec![Use::Mount(mount.clone())],
+                true => vec!["/dev/pmem1 is mounted on /mnt".into()],
+                false => Vec::new(),
+            },
+            mounts: match is_enabled {
+                true => vec![mount.clone()],
                 false => Vec::new(),
             },
         };
         assert_eq!(
             pmem.namespaces,
             [
-                namespace("namespace0.0", Mode::DevDax, 268_435_456, false),
-                namespace("namespace1.0", Mode::FsDax, 134_217_728, true),
+                namespace("namespace0.0", "devdax", 268_435_456, false),
+                namespace("namespace1.0", "fsdax", 134_217_728, true),
             ]
         );
         Ok(())

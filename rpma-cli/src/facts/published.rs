@@ -3,116 +3,24 @@
 
 use std::net::SocketAddr;
 
-use serde_json::{Value, json};
+use serde::{Serialize, Serializer};
 
-use super::{Access, Facts, Gid, Interface, Node, Port, RdmaDevice};
+use super::drivers;
 
-/// The facts of `rpma doctor --format json`.
-pub(crate) fn facts(facts: &Facts) -> Value {
-    let position = |name: &String| facts.devices.iter().position(|device| device.name == *name);
-    let file = |node: &Node| {
-        // `null` is the connection manager.
-        json!({
-            "device": node.device.as_ref().and_then(position),
-            "access": match node.access {
-                Access::Usable => "usable",
-                Access::Missing => "missing",
-                Access::Refused { .. } => "refused",
-            },
-        })
-    };
-    let pmem = &facts.pmem;
-    json!({
-        "kernel": facts.kernel.as_deref().and_then(version),
-        "rdma_core": facts.rdma_core,
-        "modules": facts.modules,
-        "providers": each(&facts.providers, |name| known(PROVIDERS, name)),
-        "files": each(&facts.nodes, file),
-        "devices": each(&facts.devices, device),
-        "ethernet": facts.ethernet.len(),
-        "locked_memory": facts.locked_memory,
-        "container": facts.container,
-        "dax": each(&pmem.dax, |dax| json!({"state": dax.state, "persistent": dax.is_persistent})),
-        "dimms": each(&pmem.dimms, |dimm| json!({"locked": dimm.is_locked})),
-        "regions": each(&pmem.regions, |region| json!({
-            "space": region.space,
-            "enabled": region.is_enabled,
-            "read_only": region.is_read_only,
-        })),
-        "namespaces": each(&pmem.namespaces, |namespace| json!({
-            "mode": namespace.mode,
-            "size": namespace.size,
-            "enabled": namespace.is_enabled,
-            "read_only": namespace.is_read_only,
-            "mounted": namespace.mounts().next().is_some(),
-            "in_use": !namespace.uses.is_empty(),
-        })),
-    })
+/// For a field of a report.
+pub(super) fn name<S: Serializer>(name: &str, report: S) -> Result<S::Ok, S::Error> {
+    report.serialize_str(&device_name(name))
 }
 
-fn each<T, U>(all: &[T], of: impl FnMut(&T) -> U) -> Vec<U> {
-    all.iter().map(of).collect()
+pub(super) fn release<S: Serializer>(text: &Option<String>, report: S) -> Result<S::Ok, S::Error> {
+    text.as_deref().and_then(version).serialize(report)
 }
 
-fn device(device: &RdmaDevice) -> Value {
-    json!({
-        "name": device_name(&device.name),
-        "driver": driver(device),
-        "pci": device.pci,
-        "node_type": word(NODE_TYPES, &device.node_type),
-        "firmware": device.firmware.as_deref().and_then(version),
-        "board": device.board.as_deref().and_then(board),
-        "ports": each(&device.ports, port),
-    })
-}
-
-fn port(port: &Port) -> Value {
-    json!({
-        "number": port.number,
-        "state": word(STATES, &port.state),
-        "physical": word(PHYSICAL, &port.physical),
-        "link": word(LINKS, &port.link_layer),
-        "rate": port.rate.as_deref().and_then(rate),
-        "gids": each(&port.gids, |gid: &Gid| word(GID_KINDS, &gid.kind)),
-        "interfaces": each(&port.interfaces, |interface: &Interface| json!({
-            "mtu": interface.mtu,
-            "state": word(INTERFACE_STATES, &interface.state),
-            "set_up": interface.is_set_up,
-            "elsewhere": interface.is_elsewhere,
-        })),
-    })
-}
-
-const NODE_TYPES: &str = "CA|switch|router|RNIC|usNIC|usNIC UDP|unspecified";
-const STATES: &str = "NOP|DOWN|INIT|ARMED|ACTIVE|ACTIVE_DEFER";
-const PHYSICAL: &str =
-    "Sleep|Polling|Disabled|PortConfigurationTraining|LinkUp|LinkErrorRecovery|Phy Test";
 pub(crate) const LINKS: &str = "InfiniBand|Ethernet|Unspecified";
-const GID_KINDS: &str = "IB/RoCE v1|RoCE v2";
-const INTERFACE_STATES: &str = "up|down|unknown|dormant|lowerlayerdown|testing";
-/// The drivers of hardware, and the two of software.
-pub(crate) const DRIVERS: &str = "mlx4_core|mlx5_core|bnxt_en|ice|i40e|idpf|cxgb4|qede|hns3|hfi1|ib_qib|be2net|enic|\
-                                  efa|erdma|mana|ionic|vmw_pvrdma|rdma_rxe|siw";
-const PROVIDERS: &str = "mlx4|mlx5|bnxt_re|irdma|cxgb4|qedr|hns|ocrdma|hfi1verbs|ipathverbs|efa|erdma|mana|vmw_pvrdma|\
-                         mthca|rxe|siw";
 
 /// The word of a closed list.
 pub(crate) fn known(list: &'static str, word: &str) -> Option<&'static str> {
     list.split('|').find(|known| *known == word)
-}
-
-fn word(list: &'static str, text: &Option<String>) -> Option<&'static str> {
-    text.as_deref().and_then(|text| known(list, text))
-}
-
-/// A software device has no hardware, and its transport names its driver.
-pub(crate) fn driver(device: &RdmaDevice) -> Option<&'static str> {
-    match (&device.driver, &device.pci, device.node_type.as_deref()) {
-        (Some(driver), ..) => known(DRIVERS, driver),
-        (None, None, Some("CA")) => Some("rdma_rxe"),
-        (None, None, Some("RNIC")) => Some("siw"),
-        _ => None,
-    }
 }
 
 /// The first three numbers of a version. An address has four.
@@ -176,16 +84,13 @@ fn is_private(word: &str) -> bool {
 /// The names that the kernel and systemd give. A rule of udev can put a GUID into a name, and an
 /// operator that of the host.
 pub(crate) fn device_name(name: &str) -> String {
-    let is_kernels = KERNELS.split('|').any(|prefix| is_numbered(name, prefix));
+    let is_kernels = drivers::beginnings().any(|prefix| is_numbered(name, prefix));
     if is_kernels || is_of_slot(name) {
         name.to_owned()
     } else {
         "renamed".to_owned()
     }
 }
-
-const KERNELS: &str = "mlx4_|mlx5_|bnxt_re|irdma|i40iw|cxgb4_|qedr|hns_|hfi1_|qib|ocrdma|usnic_|efa_|erdma_|mana_|\
-                       ionic_|vmw_pvrdma|rxe|siw|strict";
 
 fn is_numbered(name: &str, prefix: &str) -> bool {
     let number = name.strip_prefix(prefix);
@@ -194,28 +99,24 @@ fn is_numbered(name: &str, prefix: &str) -> bool {
     })
 }
 
-/// `rocep59s0f1`: letters of the place of the hardware, each with a number.
+/// `rocep59s0f1`: the place of the hardware, in numbers with letters. A name with a GUID has an `x`.
 fn is_of_slot(name: &str) -> bool {
-    let rest = ["roce", "ib", "iw", "opa"]
-        .iter()
-        .find_map(|kind| name.strip_prefix(kind));
-    let Some(mut rest) = rest.filter(|rest| rest.starts_with(['P', 'p', 'o', 's'])) else {
-        return false;
+    let kinds = ["roce", "ib", "iw", "opa"];
+    let place = kinds.iter().find_map(|kind| name.strip_prefix(kind));
+    let is_place = |place: &str| {
+        let is_part = |char: char| char.is_ascii_digit() || "Pposfdv".contains(char);
+        place.starts_with(['P', 'p', 'o', 's'])
+            && place.ends_with(|char: char| char.is_ascii_digit())
+            && place.chars().all(is_part)
     };
-    while let Some(after) = rest.strip_prefix(['P', 'p', 'o', 's', 'f', 'd', 'v']) {
-        let left = after.trim_start_matches(|char: char| char.is_ascii_digit());
-        if !(1..=4).contains(&(after.len() - left.len())) {
-            return false;
-        }
-        rest = left;
-    }
-    rest.is_empty()
+    place.is_some_and(|place| place.len() <= 12 && is_place(place))
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use std::io;
 
+    use super::super::Facts;
     use super::super::files::tests::tree;
     use super::*;
 
@@ -277,7 +178,7 @@ pub(crate) mod tests {
     ];
 
     fn json(facts: &Facts) -> String {
-        super::facts(facts).to_string()
+        serde_json::to_string(facts).expect("JSON")
     }
 
     /// Promise: no text of a host comes into a report, whichever file has it.

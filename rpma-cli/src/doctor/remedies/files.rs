@@ -4,16 +4,16 @@
 use std::path::Path;
 
 use super::memory::Wanted;
-use crate::facts::{Facts, Mode, Mount, Namespace};
+use crate::facts::{Facts, Mount, Namespace};
 
 fn namespaces(facts: &Facts) -> impl Iterator<Item = &Namespace> {
     let namespaces = facts.pmem.namespaces.iter();
-    namespaces.filter(|of| of.mode == Mode::FsDax && of.is_enabled && !of.is_read_only)
+    namespaces.filter(|of| of.mode == "fsdax" && of.is_enabled && !of.is_read_only)
 }
 
 /// A file system with DAX.
 pub(super) fn on_dax(facts: &Facts) -> Option<&Mount> {
-    let mut mounts = namespaces(facts).flat_map(Namespace::mounts);
+    let mut mounts = namespaces(facts).flat_map(|of| &of.mounts);
     mounts.find(|mount| mount.is_dax)
 }
 
@@ -37,7 +37,7 @@ pub(super) fn remedy(facts: &Facts, wanted: &Wanted<'_>) -> Option<String> {
 
 /// Its file system, with its files, comes back.
 fn enable(facts: &Facts) -> Option<String> {
-    let is_off = |of: &&Namespace| of.mode == Mode::FsDax && !of.is_enabled && !of.is_read_only;
+    let is_off = |of: &&Namespace| of.mode == "fsdax" && !of.is_enabled && !of.is_read_only;
     let Namespace { name, .. } = facts.pmem.namespaces.iter().find(is_off)?;
     Some(format!(
         "{name} is disabled, and may have a file system with files. As root: ndctl enable-namespace {name}"
@@ -47,9 +47,13 @@ fn enable(facts: &Facts) -> Option<String> {
 /// The option needs a mount of its own: `remount` is refused. Each place counts.
 fn mount_with_dax(namespace: &Namespace) -> Option<String> {
     let Mount { source, place, .. } = namespace
-        .mounts()
+        .mounts
+        .iter()
         .find(|mount| mount.can_be_dax && mount.place != "/")?;
-    let places = namespace.mounts().filter(|mount| mount.source == *source);
+    let places = namespace
+        .mounts
+        .iter()
+        .filter(|mount| mount.source == *source);
     let unmount: Vec<_> = places
         .map(|mount| format!("umount {}; ", quoted(&mount.place)))
         .collect();
@@ -87,7 +91,7 @@ pub(in crate::doctor) fn file_with_size(
     wanted: &Wanted<'_>,
     path: &Path,
 ) -> Option<String> {
-    let mut mounts = namespaces(facts).flat_map(Namespace::mounts);
+    let mut mounts = namespaces(facts).flat_map(|of| &of.mounts);
     mounts
         .find(|mount| mount.is_dax && path.starts_with(&mount.place))
         .filter(|_| wanted.takes_files != Some(false))?;

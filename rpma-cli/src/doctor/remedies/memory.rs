@@ -2,7 +2,7 @@
 //! one can help.
 
 use super::{LOG, PAGE, files, give_path, or_other_kernel};
-use crate::facts::{Dax, DaxState, Dimm, Facts, Mode, Namespace, Pmem, Region, Use};
+use crate::facts::{Dax, DaxState, Dimm, Facts, Namespace, Pmem, Region};
 
 /// The command that a remedy about memory begins with.
 pub(in crate::doctor) struct Wanted<'a> {
@@ -62,7 +62,7 @@ fn of_regions(facts: &Facts, wanted: &Wanted<'_>) -> Option<String> {
         dimms,
         ..
     } = &facts.pmem;
-    let is_off = |namespace: &&Namespace| namespace.mode == Mode::DevDax && !namespace.is_enabled;
+    let is_off = |namespace: &&Namespace| namespace.mode == "devdax" && !namespace.is_enabled;
     if let Some(Namespace { name, .. }) = namespaces.iter().find(is_off) {
         return Some(format!(
             "as root: ndctl enable-namespace {name}. It makes a device-DAX"
@@ -180,12 +180,12 @@ fn from_system_ram(dax: &Dax) -> String {
 fn convertible(namespaces: &[Namespace]) -> Option<&Namespace> {
     let can_be = namespaces
         .iter()
-        .filter(|namespace| !namespace.is_read_only && namespace.mode != Mode::DevDax);
+        .filter(|namespace| !namespace.is_read_only && namespace.mode != "devdax");
     can_be.min_by_key(|namespace| {
         let files = match namespace.mode {
-            Mode::Raw | Mode::DevDax => 0,
-            Mode::Sector => 1,
-            Mode::FsDax => 2,
+            "fsdax" => 2,
+            "sector" => 1,
+            _ => 0,
         };
         (!namespace.uses.is_empty(), files)
     })
@@ -198,24 +198,23 @@ fn convert(namespace: &Namespace) -> String {
     format!(
         "make a device-DAX out of {name} ({}, {size} bytes). THIS DESTROYS its data. As root: ndctl create-namespace \
          --force --reconfig={name} --mode=devdax",
-        mode.name()
+        mode
     )
 }
 
 /// The command would fail with EBUSY, or destroy data that a program uses.
 fn in_use(namespace: &Namespace) -> String {
     let Namespace {
-        name, mode, size, ..
+        name,
+        mode,
+        size,
+        uses,
+        ..
     } = namespace;
-    let uses = namespace.uses.iter().map(|of| match of {
-        Use::Mount(mount) => format!("{} is mounted on {}", mount.source, mount.place),
-        Use::Holder(holder) => format!("the device {holder} is made of it"),
-        Use::Swap(path) => format!("{path} is swap"),
-    });
     format!(
         "all persistent memory is in use. A device-DAX out of {name} ({}, {size} bytes) needs the end of each use, and \
          loses its data: {}",
-        mode.name(),
-        uses.collect::<Vec<_>>().join("; ")
+        mode,
+        uses.join("; ")
     )
 }

@@ -9,7 +9,7 @@ fn nearest(device: &RdmaDevice) -> Option<&Port> {
     let work = |port: &&Port| {
         let mut interfaces = port.interfaces.iter();
         let is_off = interfaces.any(|of| !of.is_elsewhere && of.is_set_up == Some(false));
-        match (port.state.as_deref(), port.physical.as_deref()) {
+        match (port.state, port.physical) {
             (Some("INIT" | "ARMED"), _) => 0,
             (_, Some("Disabled")) => 1,
             _ if is_off => 1,
@@ -21,12 +21,12 @@ fn nearest(device: &RdmaDevice) -> Option<&Port> {
 
 /// For a device without an active port.
 pub(in crate::doctor) fn inactive(device: &RdmaDevice, container: Option<Container>) -> String {
-    let is_infiniband = |link: &Option<String>| link.as_deref() == Some("InfiniBand");
+    let is_infiniband = |port: &Port| port.link_layer == Some("InfiniBand");
     let Some(port) = nearest(device) else {
         return format!("its driver shows no port: {LOG}");
     };
-    if is_infiniband(&port.link_layer) {
-        return match (port.state.as_deref(), port.physical.as_deref()) {
+    if is_infiniband(port) {
+        return match (port.state, port.physical) {
             (Some("INIT" | "ARMED"), _) => {
                 "the cable is connected: run a subnet manager in the network (opensm)".into()
             }
@@ -39,7 +39,7 @@ pub(in crate::doctor) fn inactive(device: &RdmaDevice, container: Option<Contain
     }
     match port.interfaces.first() {
         Some(interface) if interface.is_elsewhere => elsewhere(interface, container),
-        Some(Interface { name, state, .. }) if state.as_deref() == Some("up") => {
+        Some(Interface { name, state, .. }) if *state == Some("up") => {
             format!("{name} is up, and the port is not: {LOG}")
         }
         Some(Interface {
@@ -74,7 +74,7 @@ fn elsewhere(interface: &Interface, container: Option<Container>) -> String {
 
 /// For a device with an active port that no address leads to.
 pub(in crate::doctor) fn no_address(device: &RdmaDevice, facts: &Facts) -> String {
-    let is_infiniband = |port: &Port| port.link_layer.as_deref() == Some("InfiniBand");
+    let is_infiniband = |port: &Port| port.link_layer == Some("InfiniBand");
     match (device.interfaces().next(), facts.container) {
         (Some(interface), container) if interface.is_elsewhere => elsewhere(interface, container),
         (None, Some(container)) => give_network(container).into(),

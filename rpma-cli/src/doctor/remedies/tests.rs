@@ -131,10 +131,10 @@ fn soft_roce_gets_an_interface_of_this_host() {
     assert!(remedy.contains("until the next boot"), "{remedy}");
 }
 
-fn device(interface: Option<Interface>, driver: &str) -> RdmaDevice {
+fn device(interface: Option<Interface>, driver: &'static str) -> RdmaDevice {
     RdmaDevice {
         name: "mlx5_3".into(),
-        driver: Some(driver.into()),
+        driver: Some(driver),
         ports: vec![Port {
             link_layer: Some("InfiniBand".into()),
             interfaces: interface.into_iter().collect(),
@@ -232,10 +232,10 @@ fn a_device_needs_the_provider_of_its_driver() {
 /// Promise: of several ports the one counts that needs no cable.
 #[test]
 fn a_port_that_needs_no_cable_comes_first() {
-    let infiniband = |number, state: &str, physical: &str| Port {
+    let infiniband = |number, state: &'static str, physical: &'static str| Port {
         number,
-        state: Some(state.into()),
-        physical: Some(physical.into()),
+        state: Some(state),
+        physical: Some(physical),
         link_layer: Some("InfiniBand".into()),
         ..Port::default()
     };
