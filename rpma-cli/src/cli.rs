@@ -1,11 +1,12 @@
-//! The command line. The help, the man pages and the completions come from here.
+//! The command line. The help and the completions come from here.
 
-use clap::builder::PossibleValuesParser;
 use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::args::{Check, Doctor, Perf, Ping, Serve};
 use crate::check::known_case;
+use crate::problem::Problem;
+use crate::report::{Outcome, Output};
 
 /// Find out whether RDMA with persistent memory works here, and what you may rely on
 ///
@@ -46,17 +47,6 @@ Examples:
 
 Exit status: 0 for a good result, 1 for a bad one or an error, 2 for wrong arguments.";
 
-/// The names of the commands.
-pub(crate) const COMMANDS: [&str; 7] = [
-    "doctor",
-    "serve",
-    "ping",
-    "check",
-    "perf",
-    "man",
-    "completions",
-];
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Doctor(Doctor),
@@ -64,13 +54,6 @@ pub(crate) enum Command {
     Ping(Ping),
     Check(Check),
     Perf(Perf),
-    /// Print the man page of rpma, or of one of its commands
-    #[command(after_help = "Example:\n  rpma man doctor | man -l -")]
-    Man {
-        /// The command
-        #[arg(value_parser = PossibleValuesParser::new(COMMANDS))]
-        command: Option<String>,
-    },
     /// Print the completions for a shell
     #[command(after_help = "\
 Example:
@@ -106,6 +89,14 @@ impl Cli {
         let read = Self::from_arg_matches_mut(&mut matches);
         read.unwrap_or_else(|error| error.format(&mut Self::definition()).exit())
     }
+}
+
+/// Prints a shell's completions.
+pub(crate) fn completions(shell: Shell, out: &mut Output) -> Result<Outcome, Problem> {
+    let mut bytes = Vec::new();
+    clap_complete::generate(shell, &mut Cli::definition(), "rpma", &mut bytes);
+    out.bytes(&bytes)?;
+    Ok(Outcome::Good)
 }
 
 /// The option of the simulated build has an error of its own here.

@@ -27,7 +27,6 @@ pub mod fuzz;
 mod host;
 mod interrupt;
 mod mailbox;
-mod pages;
 mod perf;
 mod problem;
 mod report;
@@ -74,8 +73,7 @@ fn run(command: Command) -> Result<Outcome, Problem> {
             }
             None => measure(&args.measure, &Interrupt::install()?, out),
         },
-        Command::Man { command } => pages::man(command.as_deref(), out),
-        Command::Completions { shell } => pages::completions(shell, out),
+        Command::Completions { shell } => cli::completions(shell, out),
     }
 }
 

@@ -281,28 +281,21 @@ impl ResultFile {
 
     /// Writes a part of the results.
     pub(crate) fn write(&mut self, text: &str) -> Result<(), Problem> {
-        let is_first = !mem::replace(&mut self.has_begun, true);
-        // A pipe or a device has no length.
-        let emptied = self
-            .file
-            .metadata()
-            .and_then(|of| match is_first && of.is_file() {
-                true => self.file.set_len(0),
-                false => Ok(()),
-            });
-        emptied
-            .and_then(|()| self.file.write_all(text.as_bytes()))
-            .map_err(|error| Self::problem(&self.path, &error))
+        if !mem::replace(&mut self.has_begun, true) {
+            // A pipe or a device has no length, and a file that cannot be written has an error below.
+            let _ = self.file.set_len(0);
+        }
+        let written = self.file.write_all(text.as_bytes());
+        written.map_err(|error| Self::problem(&self.path, &error))
     }
 
     fn problem(path: &Path, error: &io::Error) -> Problem {
-        Problem::new(
-            format!(
-                "the results cannot be written to {}: {error}",
-                path.display()
-            ),
-            "Give the path of a new file with --out, in a directory with space",
-        )
+        let what = format!(
+            "the results cannot be written to {}: {error}",
+            path.display()
+        );
+        let remedy = "Give the path of a new file with --out, in a directory with space";
+        Problem::new(what, remedy)
     }
 }
 

@@ -56,22 +56,26 @@ fn cannot_serve(facts: &Facts, device: &RdmaDevice, one_can_serve: bool) -> Find
 
 /// `rxe0 (rxe): port 1 is ACTIVE, Ethernet, eth0 up MTU 1500, gids ...`.
 fn describe(device: &RdmaDevice) -> String {
+    let kind = device.node_type.filter(|kind| *kind != "CA");
+    let kind = kind.map(|kind| match kind {
+        "RNIC" => "iWARP".into(),
+        kind => format!("node type {kind}"),
+    });
+    let firmware = device
+        .firmware
+        .as_ref()
+        .map(|firmware| format!("firmware {firmware}"));
     let details = [
         device.description.clone(),
         device.board.clone(),
-        device
-            .firmware
-            .as_ref()
-            .map(|firmware| format!("firmware {firmware}")),
-        device
-            .node_type
-            .filter(|kind| *kind != "CA")
-            .map(|kind| match device.is_iwarp() {
-                true => "iWARP".into(),
-                false => format!("node type {kind}"),
-            }),
+        firmware,
+        kind,
     ];
     let details: Vec<String> = details.into_iter().flatten().collect();
+    let details = match &details[..] {
+        [] => String::new(),
+        details => format!(" ({})", details.join(", ")),
+    };
     let ports = device.ports.iter();
     let ports: Vec<String> = ports.map(|it| port(it, device.is_iwarp())).collect();
     let ports = if ports.is_empty() {
@@ -79,11 +83,7 @@ fn describe(device: &RdmaDevice) -> String {
     } else {
         ports.join("; ")
     };
-    if details.is_empty() {
-        format!("{}: {ports}", device.name)
-    } else {
-        format!("{} ({}): {ports}", device.name, details.join(", "))
-    }
+    format!("{}{details}: {ports}", device.name)
 }
 
 fn port(port: &Port, is_iwarp: bool) -> String {

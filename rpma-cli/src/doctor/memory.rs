@@ -6,10 +6,11 @@ use std::path::Path;
 use rpma::pmem::{Ddio, PmemKind, PmemMap};
 use rpma::{Error, Mr, MrUsage};
 use rustix::param::page_size;
+use rustix::process::geteuid;
 
 use super::opened::Opened;
 use super::{Exam, durable, remedies};
-use crate::facts::{DaxState, release_number, user_name};
+use crate::facts::{DaxState, release_number};
 use crate::problem::{self, in_words};
 use crate::report::{Finding, Verdict};
 
@@ -83,7 +84,7 @@ fn not_mapped(exam: &Exam<'_>, path: &Path, error: &Error) -> Finding {
         }
         Some(ErrorKind::NotFound) => (format!("{name} does not exist"), None),
         Some(ErrorKind::PermissionDenied) => {
-            let user = user_name(&exam.host.files);
+            let user = geteuid().as_raw().to_string();
             let rights = remedies::memory_rights(&name, &user, facts, error);
             (reason, Some(rights))
         }

@@ -62,45 +62,33 @@ pub(super) fn modules(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// The files of all devices, or only that of the wanted one.
+/// The file for all devices, and those of each device or only of the wanted one.
 pub(super) fn nodes(facts: &Facts, wanted: Option<&str>) -> Vec<Finding> {
-    let is_wanted = |node: &&Node| {
+    let of_device = facts.nodes.iter().filter(|node| {
         let device = node.device.as_deref();
-        device.is_none() || wanted.is_none() || device == wanted
-    };
-    let nodes = || facts.nodes.iter().filter(is_wanted);
-    let one_is_usable = |for_device: bool| {
-        nodes().any(|node| node.device.is_some() == for_device && node.access == Access::Usable)
-    };
-    let finding = |node| self::node(node, one_is_usable(true), facts);
-    nodes().map(finding).collect()
+        device.is_some() && (wanted.is_none() || device == wanted)
+    });
+    let for_all = facts.nodes.iter().filter(|node| node.device.is_none());
+    let mut findings: Vec<_> = for_all.map(|it| node(it, facts)).collect();
+    findings.extend(Finding::of_devices(
+        of_device.map(|it| node(it, facts)).collect(),
+    ));
+    findings
 }
 
-/// The file of one device is bad only if that of no other device can be used.
-fn node(node: &Node, another_is_usable: bool, facts: &Facts) -> Finding {
+fn node(node: &Node, facts: &Facts) -> Finding {
     const CHECK: &str = "device file";
-    let Node {
-        path,
-        device,
-        access,
-    } = node;
-    let name = match device {
+    let path = &node.path;
+    let name = match &node.device {
         Some(device) => format!("{path} ({device})"),
         None => path.clone(),
     };
-    let found = match access {
-        Access::Usable => {
-            return Finding::good(CHECK, format!("{name} can be read and written"));
-        }
+    let found = match &node.access {
+        Access::Usable => return Finding::good(CHECK, format!("{name} can be read and written")),
         Access::Missing => format!("{name} does not exist"),
         Access::Refused { reason, .. } => format!("{name}: {reason}"),
     };
-    let remedy = remedies::node(node, facts);
-    if device.is_some() && another_is_usable {
-        Finding::note(CHECK, found).with_remedy(remedy)
-    } else {
-        Finding::bad(CHECK, found, remedy)
-    }
+    Finding::bad(CHECK, found, remedies::node(node, facts))
 }
 
 pub(super) fn rdma_core(facts: &Facts) -> Vec<Finding> {

@@ -28,9 +28,7 @@ pub(crate) use self::network::Adapter;
 pub(crate) use self::network::local_addresses;
 pub(crate) use self::network::parse as parse_address;
 pub(crate) use self::pmem::{Dax, DaxState, Dimm, Namespace, Pmem, Region};
-pub(crate) use self::system::{
-    Access, LockedMemory, Node, RdmaCore, User, release_number, user_name,
-};
+pub(crate) use self::system::{Access, LockedMemory, Node, RdmaCore, User, release_number};
 
 use self::modules::Kernel;
 

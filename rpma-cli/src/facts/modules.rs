@@ -31,7 +31,7 @@ pub(crate) enum ModuleState {
     Absent,
 }
 
-/// The modules that a kernel was built with, of those that matter here.
+/// The modules that a kernel was built with.
 pub(super) struct Kernel {
     /// `None` if they cannot be seen, as in a container.
     loadable: Option<Vec<String>>,
@@ -93,7 +93,7 @@ fn of_remedies() -> impl Iterator<Item = &'static str> {
     drivers::modules().chain(["rdma_rxe", "ib_ipoib", "device_dax"])
 }
 
-/// The modules of RDMA and of remedies in a list of the kernel's build. A line begins with a path:
+/// The modules in a list of the kernel's build. A line begins with a path:
 /// `kernel/drivers/infiniband/core/ib_core.ko.xz: ...`.
 fn listed(files: &Files, list: &str) -> Option<Vec<String>> {
     let release = files.word("proc/sys/kernel/osrelease")?;
@@ -103,9 +103,7 @@ fn listed(files: &Files, list: &str) -> Option<Vec<String>> {
         let file = path.rsplit('/').next()?;
         Some(file.split('.').next()?.replace('-', "_"))
     };
-    let known: Vec<&str> = of_remedies().chain(MODULES.map(|(name, _)| name)).collect();
-    let is_known = |name: &String| known.contains(&&**name);
-    Some(lines.filter_map(name).filter(is_known).collect())
+    Some(lines.filter_map(name).collect())
 }
 
 #[cfg(test)]

@@ -177,19 +177,6 @@ pub(crate) fn release_number(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// The name of this process's user, or the number if `/etc/passwd` does not have it.
-pub(crate) fn user_name(files: &Files) -> String {
-    let number = geteuid().as_raw().to_string();
-    let name = |line: String| {
-        let mut fields = line.split(':');
-        let name = fields.next().filter(|name| !name.is_empty())?;
-        (fields.nth(1)? == number).then(|| name.to_owned())
-    };
-    let lines = files.lines("etc/passwd");
-    let mut names = lines.into_iter().flatten().filter_map(name);
-    names.next().unwrap_or(number.clone())
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::files::tests::tree;
@@ -282,17 +269,6 @@ mod tests {
         for name in ["libibverbs.so.1", "libc.so.6", "libibverbs.so.1.14.x", ""] {
             assert_eq!(maps(&format!("{line}{name}\n"))?, None, "{name}");
         }
-        Ok(())
-    }
-
-    #[test]
-    fn a_user_has_a_name_or_a_number() -> io::Result<()> {
-        let number = geteuid().as_raw().to_string();
-        let passwd =
-            format!("spoilt\nother:x:4000000000:1\nann:x:{number}:1:::\nbob:x:{number}:1\n");
-        let known = tree(&[("etc/passwd", &passwd)])?;
-        assert_eq!(user_name(&Files::new(known.path())), "ann");
-        assert_eq!(user_name(&Files::new(tree(&[])?.path())), number);
         Ok(())
     }
 

@@ -258,7 +258,6 @@ fn wrong_arguments_end_with_status_2() -> Result {
         &["serve", "192.0.2.1:0"],
         &["check", "[::1"],
         &["completions", "no-shell"],
-        &["man", "operate"],
     ] {
         let ended = rpma(args)?;
         assert_eq!(ended.status, Some(2), "{args:?} {ended:#?}");
@@ -282,7 +281,6 @@ fn output_that_cannot_be_written_is_an_error() -> Result {
     for args in [
         &["doctor"][..],
         &["doctor", "--format", "json"],
-        &["man"],
         &["completions", "bash"],
     ] {
         let full = OpenOptions::new().write(true).open("/dev/full")?;
@@ -297,22 +295,17 @@ fn output_that_cannot_be_written_is_an_error() -> Result {
     Ok(())
 }
 
-/// The help, the pages and the completions are from one definition.
+/// The help and the completions are from one definition.
 #[test]
-fn the_pages_have_all_commands_and_options() -> Result {
+fn the_completions_have_all_commands_and_options() -> Result {
     let help = rpma(&["--help"])?;
-    let page = rpma(&["man"])?;
     let bash = rpma(&["completions", "bash"])?;
-    for ended in [&help, &page, &bash] {
+    for ended in [&help, &bash] {
         assert_eq!(ended.status, Some(0), "{ended:#?}");
-        for command in ["doctor", "serve", "check", "man", "completions"] {
+        for command in ["doctor", "serve", "check", "completions"] {
             assert!(ended.stdout.contains(command), "{command} {}", ended.stdout);
         }
     }
-    assert!(page.stdout.contains(".TH rpma 1"), "{}", page.stdout);
-    let page = rpma(&["man", "doctor"])?;
-    assert!(page.stdout.contains(".TH rpma-doctor 1"), "{}", page.stdout);
-    assert!(page.stdout.contains("memory"), "{}", page.stdout);
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let ended = rpma(&["completions", shell])?;
         assert!(
