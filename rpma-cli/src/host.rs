@@ -2,7 +2,6 @@
 //! others. The other side is made of the same facts again, because its text comes over a network.
 
 use std::fmt;
-#[cfg(not(feature = "sim"))]
 use std::path::Path;
 
 use rpma::{Durable, Peer};
@@ -87,7 +86,11 @@ impl Memory {
 impl Host {
     /// This host, with the device of a peer.
     pub(crate) fn of(peer: &Peer) -> Self {
-        let facts = facts();
+        // A simulated host has no files.
+        let facts = match cfg!(feature = "sim") {
+            true => Facts::default(),
+            false => Facts::read(Path::new("/")),
+        };
         let device = facts.device(peer.get_device_name()).cloned();
         let device = device.unwrap_or_default();
         let port = device.ports.iter().find(|port| port.is_active()).cloned();
@@ -156,17 +159,6 @@ impl Memory {
             ..self
         }
     }
-}
-
-#[cfg(not(feature = "sim"))]
-fn facts() -> Facts {
-    Facts::read(Path::new("/"))
-}
-
-/// A simulated host has no files.
-#[cfg(feature = "sim")]
-fn facts() -> Facts {
-    Facts::default()
 }
 
 /// The facts of a host that a report names, in its order.

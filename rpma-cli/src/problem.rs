@@ -115,14 +115,7 @@ pub(crate) fn remedy(error: &Error) -> Option<&'static str> {
 
 /// The same text without line ends and without commands to a terminal: it can be another host's.
 pub(crate) fn one_line(text: &str) -> String {
-    let printable = |character: char| {
-        if character.is_control() {
-            ' '
-        } else {
-            character
-        }
-    };
-    text.trim().chars().map(printable).collect()
+    text.trim().replace(char::is_control, " ")
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! [`Bench`]: what every case has: the session, the memory of both sides, and its connections.
 
 use std::ops::{Deref, DerefMut};
-use std::time::Duration;
 
 use rpma::{
     AlignedBuf, Conn, ConnCfg, ConnReq, Failure, Flags, FlushType, Mr, MrSlice, MrUsage, Next,
@@ -50,31 +49,11 @@ pub(crate) struct Line {
     clock: Clock,
 }
 
-/// What a case wants of a connection.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Wanted {
-    pub(crate) fallback: bool,
-    pub(crate) keep_alive: Option<Duration>,
-    /// The number of the server's receives, each of so many bytes.
-    pub(crate) receives: (u32, u32),
-    /// A part that the server sums when a receive completes.
-    pub(crate) watch: Option<Part>,
-}
-
-impl Wanted {
-    /// A connection for messages.
-    pub(crate) fn receives(count: u32, len: u32) -> Self {
-        Self {
-            receives: (count, len),
-            ..Self::default()
-        }
-    }
-
-    pub(crate) fn fallback(fallback: bool) -> Self {
-        Self {
-            fallback,
-            ..Self::default()
-        }
+/// A connection for messages, with the number of the server's receives and their size.
+pub(crate) fn receives(count: usize, len: usize) -> Expect {
+    Expect {
+        receives: (count as u32, len as u32),
+        ..plain(0, false)
     }
 }
 
@@ -117,69 +96,51 @@ impl Bench {
         if native {
             self.needs_native()?;
         }
-        self.line(&Wanted::fallback(!native))
+        self.line(plain(0, !native))
     }
 
     /// Makes a connection.
-    pub(crate) fn line(&mut self, wanted: &Wanted) -> Result<Line> {
-        let (number, cfg) = self.announce(wanted)?;
+    pub(crate) fn line(&mut self, expect: Expect) -> Result<Line> {
+        let number = self.next_line();
+        let cfg = self.announce(number, expect)?;
         let data = self.own_offer(number).encode(Offer::CONNECT)?;
         let req = ConnReq::to_addr(&self.peer, self.addr, &cfg)?;
         let conn = req.connect(&data).map_err(rpma::Error::from)?;
-        self.established(conn, number)
+        self.wait_established(&conn, number)?;
+        // Applies the server's declaration.
+        conn.offer()?;
+        self.line_of(conn, number)
     }
 
-    /// Tells the server that the next connection is for a case. Returns its number, and the
-    /// settings of this side.
-    pub(crate) fn announce(&mut self, wanted: &Wanted) -> Result<(u32, ConnCfg)> {
-        let number = self.next_line();
-        let cfg = self.announce_again(number, wanted)?;
-        Ok((number, cfg))
-    }
-
-    /// As [`announce`](Self::announce), for a number that the server knows: it drops the connection
-    /// of that number.
-    pub(crate) fn announce_again(&mut self, number: u32, wanted: &Wanted) -> Result<ConnCfg> {
-        let fallback = wanted.fallback || self.not_native.is_some();
-        let keep_alive_ms = wanted.keep_alive.map(|time| time.as_millis() as u64);
+    /// Tells the server that the next connection is for a case, in the place of one with the same
+    /// number. Returns the settings of this side.
+    pub(crate) fn announce(&mut self, line: u32, expect: Expect) -> Result<ConnCfg> {
+        let fallback = expect.fallback || self.not_native.is_some();
+        let mut cfg = conn_cfg(expect.keep_alive_ms, fallback)?;
         self.expect(Expect {
-            keep_alive_ms,
-            receives: wanted.receives,
-            watch: wanted.watch,
-            ..plain(number, fallback)
+            line,
+            fallback,
+            ..expect
         })?;
-        let mut cfg = conn_cfg(keep_alive_ms, fallback)?;
         cfg.set_max_send_sge(4)?.set_max_inline_data(8);
         Ok(cfg)
     }
 
-    /// Waits until a connection is established, and applies the server's declaration.
-    pub(crate) fn established(&mut self, conn: Conn, number: u32) -> Result<Line> {
-        self.wait_established(&conn, number)?;
-        conn.offer()?;
-        self.has_accepted()?;
-        Ok(self.line_of(conn, number))
-    }
-
-    /// Waits on iWARP until the server has accepted.
+    /// A connection that is established. On iWARP, waits until the server has accepted.
     ///
     /// soft-iWARP does not see operations that arrive while it accepts, until more arrive
     /// (`siw_accept` sends its answer, and then calls `siw_qp_socket_assoc`). The server has one
     /// thread, so its answer to a request comes after that.
-    pub(crate) fn has_accepted(&mut self) -> Result {
+    pub(crate) fn line_of(&mut self, conn: Conn, number: u32) -> Result<Line> {
         if self.peer.is_iwarp() {
             self.ping()?;
         }
-        Ok(())
-    }
-
-    pub(crate) fn line_of(&self, conn: Conn, number: u32) -> Line {
         let clock = self.clock.clone();
-        Line {
+        Ok(Line {
             conn,
             number,
             clock,
-        }
+        })
     }
 
     /// The receive of this number, when it has completed at the server.

@@ -254,7 +254,7 @@ fn unknown(exam: &Exam<'_>, target: &str) -> Finding {
     };
     if let Some(device) = facts.devices.iter().find(is_of) {
         let found = format!("{target} is the network interface of {}", device.name);
-        return Finding::bad(CHECK, found, exam.command(&device.name));
+        return Finding::bad(CHECK, found, format!("rpma doctor {}", device.name));
     }
     let found = match exam.host.files.exists(format!("sys/class/net/{target}")) {
         true => format!("{target} is a network interface without an RDMA device"),
@@ -276,7 +276,7 @@ fn without_scope(exam: &Exam<'_>, target: &str, found: &[IpAddr]) -> Option<Find
         .find(is_it)
         .filter(|_| !target.contains('%'))?;
     let found = format!("{target} is a link-local address, which needs its interface");
-    Some(Finding::bad(CHECK, found, exam.command(scoped)))
+    Some(Finding::bad(CHECK, found, format!("rpma doctor {scoped}")))
 }
 
 /// The addresses of a host name. The system's resolver has its own limit.

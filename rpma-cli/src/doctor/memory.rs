@@ -1,10 +1,12 @@
 //! The memory that was given: its kind, and its registration.
 
+use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 
 use rpma::pmem::{Ddio, PmemKind, PmemMap};
 use rpma::{Error, Mr, MrUsage};
+use rustix::io::Errno;
 use rustix::param::page_size;
 use rustix::process::geteuid;
 
@@ -85,7 +87,10 @@ fn not_mapped(exam: &Exam<'_>, path: &Path, error: &Error) -> Finding {
         Some(ErrorKind::NotFound) => (format!("{name} does not exist"), None),
         Some(ErrorKind::PermissionDenied) => {
             let user = geteuid().as_raw().to_string();
-            let rights = remedies::memory_rights(&name, &user, facts, error);
+            let opened = File::options().read(true).write(true).open(path);
+            let rule = Some(Errno::PERM.raw_os_error());
+            let by_rule = opened.is_err_and(|error| error.raw_os_error() == rule);
+            let rights = remedies::memory_rights(&name, &user, by_rule, facts);
             (reason, Some(rights))
         }
         Some(_) => (reason, problem::remedy(error).map(Into::into)),

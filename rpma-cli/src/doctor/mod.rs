@@ -41,23 +41,6 @@ pub(crate) struct Host {
     pub(crate) is_simulated: bool,
 }
 
-#[cfg(not(feature = "sim"))]
-impl Host {
-    /// This host.
-    pub(crate) fn this() -> Self {
-        let root = Path::new("/");
-        let files = Files::new(root);
-        let facts = Facts::read(root);
-        Self {
-            addresses: addresses::of_host(&files, &facts),
-            open: addresses::device,
-            is_simulated: false,
-            facts,
-            files,
-        }
-    }
-}
-
 /// Looks at this host, and prints each finding.
 #[cfg(not(feature = "sim"))]
 pub(crate) fn run(
@@ -65,7 +48,16 @@ pub(crate) fn run(
     interrupt: &Interrupt,
     out: &mut Output,
 ) -> Result<Outcome, Problem> {
-    examine(args, &Host::this(), interrupt, out)
+    let root = Path::new("/");
+    let (files, facts) = (Files::new(root), Facts::read(root));
+    let host = Host {
+        addresses: addresses::of_host(&files, &facts),
+        open: addresses::device,
+        is_simulated: false,
+        facts,
+        files,
+    };
+    examine(args, &host, interrupt, out)
 }
 
 /// Looks at a host, which is this one or a simulated one. The calling thread is on it.
@@ -86,7 +78,7 @@ pub(crate) fn examine(
         is_visible_only: false,
     };
     let file = ResultFile::of(&args.form)?;
-    let mut printed = 0;
+    let is_text = args.form.format == Format::Text;
     let of_host = HOST.map(|step| (step, host.is_simulated));
     let of_memory = MEMORY.map(|step| (step, false));
     for (step, only_limits) in of_host.into_iter().chain(of_memory) {
@@ -97,16 +89,13 @@ pub(crate) fn examine(
         if only_limits {
             findings.retain(|finding| matches!(finding.verdict, Verdict::Bad | Verdict::Note));
         }
-        exam.findings.extend(findings);
-        if args.form.format == Format::Text {
-            for finding in &exam.findings[printed..] {
-                out.finding(finding)?;
-            }
+        for finding in findings.iter().filter(|_| is_text) {
+            out.finding(finding)?;
         }
-        printed = exam.findings.len();
+        exam.findings.extend(findings);
     }
     let outcome = exam.outcome();
-    if interrupt.is_set() && args.form.format == Format::Text {
+    if interrupt.is_set() && is_text {
         out.line("interrupted: the other checks were not done")?;
     }
     let report = Diagnosis {
@@ -169,14 +158,6 @@ impl Exam<'_> {
         Some(&device.name)
     }
 
-    /// The same command with another target.
-    fn command(&self, target: &str) -> String {
-        match &self.args.memory {
-            Some(path) => format!("rpma doctor {target} --memory {}", path.display()),
-            None => format!("rpma doctor {target}"),
-        }
-    }
-
     /// What a remedy about memory depends on.
     fn wanted_memory(&self) -> Wanted<'_> {
         // A target that was refused would be refused again.
@@ -198,16 +179,12 @@ impl Exam<'_> {
         remedies::other_memory(&self.host.facts, &self.wanted_memory())
     }
 
-    fn is_bad(&self) -> bool {
-        let mut verdicts = self.findings.iter().map(|finding| finding.verdict);
-        verdicts.any(|verdict| verdict == Verdict::Bad)
-    }
-
     fn outcome(&self) -> Outcome {
-        if self.is_bad() || self.devices.is_empty() || self.interrupt.is_set() {
-            Outcome::Bad
-        } else {
-            Outcome::Good
+        let is_bad = |finding: &Finding| finding.verdict == Verdict::Bad;
+        let is_bad = self.findings.iter().any(is_bad);
+        match is_bad || self.devices.is_empty() || self.interrupt.is_set() {
+            true => Outcome::Bad,
+            false => Outcome::Good,
         }
     }
 
@@ -217,22 +194,18 @@ impl Exam<'_> {
 
     fn summary(&self) -> Finding {
         const CHECK: &str = "remote flush";
-        match self.outcome() {
-            Outcome::Good => {
-                let serving = self.devices.iter().filter(|device| !device.refuses);
-                let places: Vec<_> = serving.map(ToString::to_string).collect();
-                let meaning = if self.args.memory.is_none() {
-                    ". Durable data needs persistent memory: name it with --memory"
-                } else if self.is_visible_only {
-                    ". It makes data visible, and not durable"
-                } else {
-                    ""
-                };
-                let found = format!("can work on {}{meaning}", places.join(", "));
-                Finding::good(CHECK, found).with_remedy(remedies::try_between_hosts(&self.devices))
-            }
-            Outcome::Bad => Finding::bad(CHECK, "cannot work", remedies::MEND),
+        if self.outcome() == Outcome::Bad {
+            return Finding::bad(CHECK, "cannot work", remedies::MEND);
         }
+        let serving = self.devices.iter().filter(|device| !device.refuses);
+        let places: Vec<_> = serving.map(ToString::to_string).collect();
+        let meaning = match &self.args.memory {
+            None => ". Durable data needs persistent memory: name it with --memory",
+            Some(_) if self.is_visible_only => ". It makes data visible, and not durable",
+            Some(_) => "",
+        };
+        let found = format!("can work on {}{meaning}", places.join(", "));
+        Finding::good(CHECK, found).with_remedy(remedies::try_between_hosts(&self.devices))
     }
 }
 

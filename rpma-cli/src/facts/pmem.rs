@@ -147,9 +147,8 @@ fn is_dax(name: &str) -> bool {
     let numbers = name
         .strip_prefix("dax")
         .and_then(|rest| rest.split_once('.'));
-    numbers.is_some_and(|(region, number)| {
-        region.parse::<u32>().is_ok() && number.parse::<u32>().is_ok()
-    })
+    let is_number = |text: &str| text.parse::<u32>().is_ok();
+    numbers.is_some_and(|(region, number)| is_number(region) && is_number(number))
 }
 
 /// Its parents are in the path of the device, which the link has. Without it, nothing is known.

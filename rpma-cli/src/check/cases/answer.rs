@@ -2,10 +2,10 @@
 
 use rpma::{Failure, Flags, MrSlice, RemoteSlice};
 
-use super::super::bench::{Bench, Line, Wanted};
+use super::super::bench::{Bench, Line};
 use super::Case;
 use super::rights::guarded;
-use crate::client::{InStep, Result, failed};
+use crate::client::{InStep, Result, failed, plain};
 use crate::wire::Request;
 
 pub(super) const CASES: &[Case] = &[Case::new(
@@ -20,7 +20,7 @@ const REFUSED: usize = 8;
 
 /// The read completes on a connection that works, and not on one whose peer cannot answer.
 fn zero(bench: &mut Bench) -> Result<String> {
-    let line = bench.line(&Wanted::default())?;
+    let line = bench.line(plain(0, false))?;
     let (local, remote) = (MrSlice::EMPTY, RemoteSlice::EMPTY);
     let read = line.conn.read(local, remote, FLAGS, 0)?;
     line.wait(read)
@@ -56,7 +56,7 @@ fn after_a_failure(line: &Line) -> Result<String> {
 
 /// The server's device ends the connection for the write, and so cannot answer the read.
 fn after_a_refused_write(bench: &mut Bench) -> Result {
-    let line = bench.line(&Wanted::default())?;
+    let line = bench.line(plain(0, false))?;
     let dst = guarded(bench)?.slice(64..128)?;
     let src = bench.local.slice(..64)?;
     let mut batch = line.conn.batch::<2>();

@@ -1,13 +1,15 @@
 //! Commits by each method, with a `Writer`. The server has a `Responder`.
 
+use std::iter;
+
 use rpma::commit::{Method, Ticket, Writer, WriterCfg};
 use rpma::{ConnEvent, ConnReq, FlushType};
 
-use super::super::bench::{Bench, Wanted};
+use super::super::bench::Bench;
 use super::flush::needs_served;
 use super::{Case, by_way};
 use crate::bytes::pattern;
-use crate::client::{InStep, Result};
+use crate::client::{InStep, Result, plain};
 use crate::wire::FIRST;
 
 pub(super) const CASES: &[Case] = by_way!(
@@ -24,7 +26,7 @@ pub(super) const CASES: &[Case] = by_way!(
 );
 
 /// One after the other, and then all at once.
-const ONE_BY_ONE: u64 = 16;
+const ONE_BY_ONE: usize = 16;
 const AT_ONCE: u64 = 8;
 /// The two parts of each commit.
 const PARTS: [(u64, usize); 2] = [(0, 100), (128, 61)];
@@ -37,33 +39,29 @@ fn commits(bench: &mut Bench, method: Method, flush_type: FlushType) -> Result<S
     needs_served(bench, method, flush_type)?;
     bench.fill_zero(POINTER)?;
     let mut writer = writer(bench, method, flush_type)?;
-    for number in 1..=ONE_BY_ONE {
-        let ticket = commit(bench, &mut writer, number)?;
-        is_there(bench, &mut writer, ticket, number).step(|| format!("commit {number}"))?;
+    let mut first = 1;
+    for count in iter::repeat_n(1, ONE_BY_ONE).chain([AT_ONCE]) {
+        let last = first + count - 1;
+        let tickets: Result<Vec<_>> = (first..=last)
+            .map(|number| commit(bench, &mut writer, number))
+            .collect();
+        if let Some(ticket) = tickets?.pop() {
+            is_there(bench, &mut writer, ticket, last).step(|| format!("commit {last}"))?;
+        }
+        for number in first..=last {
+            parts_are_there(bench, number).step(|| format!("commit {number}"))?;
+        }
+        first = last + 1;
     }
-    let mut tickets = Vec::new();
-    for number in ONE_BY_ONE + 1..=ONE_BY_ONE + AT_ONCE {
-        tickets.push((number, commit(bench, &mut writer, number)?));
-    }
-    if let Some((number, ticket)) = tickets.pop() {
-        is_there(bench, &mut writer, ticket, number).step(|| format!("commit {number}"))?;
-    }
-    for (number, _) in tickets {
-        parts_are_there(bench, number).step(|| format!("commit {number}"))?;
-    }
-    Ok(format!(
-        "{} commits of {} parts",
-        ONE_BY_ONE + AT_ONCE,
-        PARTS.len()
-    ))
+    Ok(format!("{} commits of {} parts", first - 1, PARTS.len()))
 }
 
 fn writer(bench: &mut Bench, method: Method, flush_type: FlushType) -> Result<Writer> {
     let mut cfg = WriterCfg::new(method);
     cfg.set_flush_type(flush_type)?
         .set_in_flight(AT_ONCE as u16)?;
-    let wanted = Wanted::fallback(method != Method::Native);
-    let (number, conn_cfg) = bench.announce(&wanted)?;
+    let number = bench.next_line();
+    let conn_cfg = bench.announce(number, plain(0, method != Method::Native))?;
     let req = ConnReq::to_addr(&bench.peer, bench.addr, &cfg.conn_cfg(&conn_cfg)?)?;
     let asked = Writer::connect(req, &cfg, &bench.own_offer(number));
     let asked = asked.map_err(rpma::Error::from)?;
@@ -95,14 +93,13 @@ fn seeds(number: u64) -> impl Iterator<Item = u64> {
     [2 * number, 2 * number + 1].into_iter()
 }
 
-/// Waits for a commit. The server's processor sees its parts and its pointer afterwards.
+/// Waits for a commit. The server's processor sees its pointer afterwards.
 fn is_there(bench: &mut Bench, writer: &mut Writer, ticket: Ticket, number: u64) -> Result {
     bench
         .clock
         .within(|limit| writer.wait(ticket, limit, |_| {}))?;
     let pointer = bench.compare(POINTER, &number.to_le_bytes());
-    pointer.step(|| "it is acknowledged, and its pointer is not there".to_owned())?;
-    parts_are_there(bench, number)
+    pointer.step(|| "it is acknowledged, and its pointer is not there".to_owned())
 }
 
 fn parts_are_there(bench: &mut Bench, number: u64) -> Result {

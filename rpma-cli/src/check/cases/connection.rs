@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use rpma::reconnect::{Reconnect, ReconnectCfg, ToConn};
 use rpma::{ConnEvent, Failure, Flags, Next, Posted, Wc};
 
-use super::super::bench::{Bench, Line, Wanted};
+use super::super::bench::{Bench, Line};
 use super::Case;
-use crate::client::{InStep, Result, Stop, failed, not_possible};
-use crate::wire::{Answer, FIRST, Part, Request};
+use crate::client::{InStep, Result, Stop, failed, not_possible, plain};
+use crate::wire::{Answer, Expect, FIRST, Part, Request};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
@@ -45,21 +45,18 @@ const IDLE: Duration = Duration::from_secs(5);
 const LATE: Duration = Duration::from_secs(2);
 const LEN: usize = 1000;
 
-fn wanted() -> Wanted {
-    Wanted {
-        keep_alive: Some(KEEP_ALIVE),
-        ..Wanted::default()
+fn kept_alive() -> Expect {
+    Expect {
+        keep_alive_ms: Some(KEEP_ALIVE.as_millis() as u64),
+        ..plain(0, false)
     }
 }
 
 /// Both sides have a keep-alive.
 fn idle(bench: &mut Bench) -> Result<String> {
-    let line = bench.line(&wanted())?;
-    let mut wcs = [Wc::default()];
-    let clock = bench.clock.clone();
-    let came = clock.for_a_while(IDLE, |limit| line.conn.next(&mut wcs, limit))?;
-    if let Some(next) = came.filter(|came| !is_notice(came)) {
-        return failed(format!("{} on an idle connection", in_words(&next)));
+    let line = bench.line(kept_alive())?;
+    if let Some(event) = end_within(bench, &line, IDLE)? {
+        return failed(format!("{event}: this event came on an idle connection"));
     }
     write(bench, &line, 1).step(|| "a write after that".to_owned())?;
     Ok(format!(
@@ -69,15 +66,20 @@ fn idle(bench: &mut Bench) -> Result<String> {
     ))
 }
 
-/// The connection goes on after it.
-fn is_notice(next: &Next) -> bool {
-    matches!(next, Next::Event(event) if !event.is_end())
-}
-
-fn in_words(next: &Next) -> String {
-    match next {
-        Next::Completions(count) => format!("{count} completions came"),
-        Next::Event(event) => format!("{event}: this event came"),
+/// The end of a connection within a time. The keep-alive needs a program that takes completions.
+fn end_within(bench: &Bench, line: &Line, time: Duration) -> Result<Option<ConnEvent>> {
+    let mut wcs = [Wc::default(); 4];
+    let started = Instant::now();
+    loop {
+        let left = time.saturating_sub(started.elapsed());
+        match bench
+            .clock
+            .for_a_while(left, |limit| line.conn.next(&mut wcs, limit))?
+        {
+            Some(Next::Event(event)) if event.is_end() => return Ok(Some(event)),
+            Some(_) => {}
+            None => return Ok(None),
+        }
     }
 }
 
@@ -89,21 +91,14 @@ fn silent(bench: &mut Bench) -> Result<String> {
              is down is silent: unplug the cable to check this",
         );
     }
-    let line = bench.line(&wanted())?;
+    let line = bench.line(kept_alive())?;
     write(bench, &line, 1)?;
     bench.tell(&Request::Vanish { line: line.number })?;
-    let mut wcs = [Wc::default(); 4];
-    let clock = bench.clock.clone();
-    let started = Instant::now();
-    loop {
-        let left = (KEEP_ALIVE + LATE).saturating_sub(started.elapsed());
-        match clock.for_a_while(left, |limit| line.conn.next(&mut wcs, limit))? {
-            Some(Next::Completions(_)) => {}
-            Some(Next::Event(ConnEvent::Lost { .. })) => break,
-            Some(next) if is_notice(&next) => {}
-            Some(next) => return failed(in_words(&next)),
-            None => return failed(format!("nothing ended the connection within {left:?}")),
-        }
+    let (started, time) = (Instant::now(), KEEP_ALIVE + LATE);
+    match end_within(bench, &line, time)? {
+        Some(ConnEvent::Lost { .. }) => {}
+        Some(event) => return failed(format!("{event}: this event came")),
+        None => return failed(format!("nothing ended the connection within {time:?}")),
     }
     let seconds = started.elapsed().as_secs_f32();
     match line.conn.failure() {
@@ -116,7 +111,7 @@ fn silent(bench: &mut Bench) -> Result<String> {
 }
 
 fn closed(bench: &mut Bench) -> Result<String> {
-    let line = bench.line(&Wanted::default())?;
+    let line = bench.line(plain(0, false))?;
     write(bench, &line, 1)?;
     bench.tell(&Request::Drop { line: line.number })?;
     match bench.clock.within(|limit| line.conn.wait_ended(limit))? {
@@ -131,7 +126,7 @@ fn closed(bench: &mut Bench) -> Result<String> {
 /// The server cuts the connection off while writes are in flight.
 fn cut_off(bench: &mut Bench) -> Result<String> {
     const WRITES: usize = 30;
-    let line = bench.line(&Wanted::default())?;
+    let line = bench.line(plain(0, false))?;
     write(bench, &line, 1)?;
     bench.put(0, 2, LEN)?;
     let dst = bench.remote(FIRST, LEN)?;
@@ -176,7 +171,8 @@ fn cut(bench: &mut Bench, line: &Line) -> Result<u64> {
 
 fn again(bench: &mut Bench) -> Result<String> {
     const ROUNDS: u64 = 5;
-    let (number, mut cfg) = bench.announce(&Wanted::default())?;
+    let number = bench.next_line();
+    let mut cfg = bench.announce(number, plain(0, false))?;
     let mut limits = ReconnectCfg::new();
     limits
         .set_limit(Duration::from_secs(8))
@@ -186,12 +182,11 @@ fn again(bench: &mut Bench) -> Result<String> {
     server.set_cfg(&limits);
     for round in 1..=ROUNDS {
         let conn = server.connect(&cfg)?;
-        bench.has_accepted()?;
-        let line = bench.line_of(conn, number);
+        let line = bench.line_of(conn, number)?;
         write(bench, &line, round).step(|| format!("connection {round}"))?;
         cut(bench, &line)?;
         drop(line);
-        cfg = bench.announce_again(number, &Wanted::default())?;
+        cfg = bench.announce(number, plain(0, false))?;
     }
     Ok(format!("{ROUNDS} connections of {} tries", server.tries()))
 }

@@ -3,9 +3,9 @@
 use rpma::commit::Method;
 use rpma::{Durable, FlushType};
 
-use super::super::bench::{Bench, Wanted};
+use super::super::bench::Bench;
 use super::{Case, by_way};
-use crate::client::{InStep, Result, not_possible};
+use crate::client::{InStep, Result, not_possible, plain};
 use crate::wire::{FIRST, LONGEST};
 
 pub(super) const CASES: &[Case] = by_way!(
@@ -31,7 +31,7 @@ const PIECES: usize = 3;
 /// After each flush the server's processor sees the bytes of all writes before it.
 fn flush(bench: &mut Bench, method: Method, flush_type: FlushType) -> Result<String> {
     needs_served(bench, method, flush_type)?;
-    let line = bench.line(&Wanted::fallback(method == Method::Reading))?;
+    let line = bench.line(plain(0, method == Method::Reading))?;
     let mut count = 0;
     for len in LENGTHS {
         for offset in OFFSETS {

@@ -2,11 +2,11 @@
 
 use rpma::{Error, Flags, Next, Wc};
 
-use super::super::bench::{Bench, Line, Wanted};
+use super::super::bench::{Bench, Line, receives};
 use super::Case;
 use crate::bytes::{checksum, pattern};
 use crate::client::{InStep, Result, failed};
-use crate::wire::{Arrival, FIRST, LONGEST, Part, Request, Send};
+use crate::wire::{Arrival, FIRST, LONGEST, Request, Send};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
@@ -51,7 +51,7 @@ type Message = (usize, Option<u32>);
 /// Messages in both directions, with their immediate data.
 fn each(bench: &mut Bench, receive: usize, messages: &[Message]) -> Result<String> {
     let count = messages.len();
-    let line = bench.line(&Wanted::receives(count as u32, receive as u32))?;
+    let line = bench.line(receives(count, receive))?;
     for (number, (len, imm)) in (0..).zip(messages) {
         there_and_back(bench, &line, number, (*len, *imm)).step(|| match imm {
             None => format!("a message of {len} bytes"),
@@ -118,37 +118,24 @@ fn arrived(arrival: &Arrival, expected: (u32, Option<u32>), sum: u64) -> Result 
 
 fn write_immediate(bench: &mut Bench) -> Result<String> {
     const LENGTHS: [usize; 6] = [0, 1, 63, 4096, 4097, 65_537];
-    let watch = Part {
-        at: FIRST + 3,
-        len: 65_537,
-    };
-    bench.fill(watch, 0)?;
-    let mut expected = pattern(0, watch.len as usize);
-    let receives = Wanted::receives(LENGTHS.len() as u32, 0);
-    let line = bench.line(&Wanted {
-        watch: Some(watch),
-        ..receives
-    })?;
+    let line = bench.line(receives(LENGTHS.len(), 0))?;
     for (number, len) in (0..).zip(LENGTHS) {
         let bytes = bench.put(0, u64::from(number) + 1, len)?;
-        expected[..len].copy_from_slice(&bytes);
-        let (dst, src) = (bench.remote(watch.at, len)?, bench.own(0, len)?);
+        let (dst, src) = (bench.remote(FIRST + 3, len)?, bench.own(0, len)?);
         let (imm, flags) = (0xffff_fff0 + number, Flags::COMPLETION_ALWAYS);
         let posted = line.conn.write_with_imm(dst, src, flags, imm, 0)?;
         line.wait(posted)?;
         let arrival = bench.arrival(&line, number)?;
-        let step = || format!("a write of {len} bytes with immediate data");
-        arrived(&arrival, (len as u32, Some(imm)), checksum(&[])).step(step)?;
-        if arrival.watched != Some(checksum(&expected)) {
-            return failed("bytes were missing when the receive completed").step(step);
-        }
+        arrived(&arrival, (len as u32, Some(imm)), checksum(&[]))
+            .and_then(|()| bench.compare(FIRST + 3, &bytes))
+            .step(|| format!("a write of {len} bytes with immediate data"))?;
     }
     Ok(format!("{} writes", LENGTHS.len()))
 }
 
 fn gather(bench: &mut Bench) -> Result<String> {
     const PARTS: [(usize, usize); 3] = [(0, 1), (1000, 63), (2000, 2000)];
-    let line = bench.line(&Wanted::receives(1, 4096))?;
+    let line = bench.line(receives(1, 4096))?;
     let bytes = bench.put(0, 1, 4000)?;
     let message = PARTS.map(|(at, len)| &bytes[at..at + len]).concat();
     let src = bench.gathered(&PARTS)?;
@@ -161,7 +148,7 @@ fn gather(bench: &mut Bench) -> Result<String> {
 }
 
 fn too_long(bench: &mut Bench) -> Result<String> {
-    let line = bench.line(&Wanted::receives(1, 64))?;
+    let line = bench.line(receives(1, 64))?;
     let sent = line
         .conn
         .send(bench.own(0, 65)?, Flags::COMPLETION_ALWAYS, 0)?;

@@ -2,11 +2,11 @@
 
 use rpma::{Flags, MrSlice};
 
-use super::super::bench::{Bench, Line, Wanted};
+use super::super::bench::{Bench, Line, receives};
 use super::{Case, by_way};
 use crate::bytes::checksum;
 use crate::client::{Result, failed};
-use crate::wire::{FIRST, Part};
+use crate::wire::{Expect, FIRST, Part};
 
 pub(super) const CASES: &[Case] = by_way!(
     notice,
@@ -38,9 +38,9 @@ fn notice(bench: &mut Bench, notice: Notice) -> Result<String> {
         len: len as u64 + 8,
     };
     bench.fill(watch, 0)?;
-    let line = bench.line(&Wanted {
+    let line = bench.line(Expect {
         watch: Some(watch),
-        ..Wanted::receives(ROUNDS, 8)
+        ..receives(ROUNDS as usize, 8)
     })?;
     for round in 0..ROUNDS {
         let expected = bench.put(0, u64::from(round) + 1, watch.len as usize)?;

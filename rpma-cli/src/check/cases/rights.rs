@@ -2,10 +2,10 @@
 
 use rpma::{Flags, MrRemote, MrUsage};
 
-use super::super::bench::{Bench, Line, Wanted};
+use super::super::bench::{Bench, Line};
 use super::Case;
 use crate::bytes::pattern;
-use crate::client::{InStep, Result};
+use crate::client::{InStep, Result, plain};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
@@ -32,7 +32,7 @@ fn outside(bench: &mut Bench) -> Result<String> {
     let mut descriptor = bench.server.arena.clone();
     descriptor[SIZE].copy_from_slice(&(size + 8).to_le_bytes());
     let region = MrRemote::from_descriptor(&descriptor)?;
-    let line = bench.line(&Wanted::default())?;
+    let line = bench.line(plain(0, false))?;
     refused_read(bench, &line, &region, size - 4)
 }
 
@@ -41,7 +41,7 @@ fn key(bench: &mut Bench) -> Result<String> {
     // The part of a key that changes with each registration.
     descriptor[KEY] ^= 0x5a;
     let region = MrRemote::from_descriptor(&descriptor)?;
-    let line = bench.line(&Wanted::default())?;
+    let line = bench.line(plain(0, false))?;
     refused_read(bench, &line, &region, 0)
 }
 
@@ -60,7 +60,7 @@ pub(super) fn guarded(bench: &Bench) -> Result<MrRemote> {
 
 fn write(bench: &mut Bench) -> Result<String> {
     let region = guarded(bench)?;
-    let line = bench.line(&Wanted::default())?;
+    let line = bench.line(plain(0, false))?;
     bench.put(0, 1, 64)?;
     let (dst, src) = (region.slice(64..128)?, bench.own(0, 64)?);
     let written = line.conn.write(dst, src, Flags::COMPLETION_ALWAYS, 0)?;
@@ -73,7 +73,7 @@ fn write(bench: &mut Bench) -> Result<String> {
 fn is_unchanged(bench: &mut Bench) -> Result {
     let region = MrRemote::from_descriptor(&bench.server.guarded)?;
     let len = region.get_size() as usize;
-    let line = bench.line(&Wanted::default())?;
+    let line = bench.line(plain(0, false))?;
     let (dst, src) = (bench.local.slice(..len)?, region.slice(..)?);
     let read = line.conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0)?;
     line.wait(read)?;

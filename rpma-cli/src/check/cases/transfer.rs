@@ -2,10 +2,10 @@
 
 use rpma::{Flags, MrSlice, RemoteSlice};
 
-use super::super::bench::{Bench, Wanted};
+use super::super::bench::Bench;
 use super::Case;
 use crate::bytes::pattern;
-use crate::client::{InStep, Result};
+use crate::client::{InStep, Result, plain};
 use crate::wire::{FIRST, LONGEST, Part};
 
 pub(super) const CASES: &[Case] = &[
@@ -62,7 +62,7 @@ fn part(len: usize) -> Part {
 }
 
 fn write(bench: &mut Bench) -> Result<String> {
-    let line = bench.line(&Wanted::default())?;
+    let line = bench.line(plain(0, false))?;
     let mut count = 0;
     for len in LENGTHS {
         // Odd and even seeds take turns: each byte changes.
@@ -84,7 +84,7 @@ fn write(bench: &mut Bench) -> Result<String> {
 }
 
 fn read(bench: &mut Bench) -> Result<String> {
-    let line = bench.line(&Wanted::default())?;
+    let line = bench.line(plain(0, false))?;
     let mut count = 0;
     for len in LENGTHS {
         bench.fill(part(len), 1)?;
@@ -112,7 +112,7 @@ fn in_words(operation: &str, (from, to): (usize, usize), len: usize) -> String {
 }
 
 fn zero(bench: &mut Bench) -> Result<String> {
-    let line = bench.line(&Wanted::default())?;
+    let line = bench.line(plain(0, false))?;
     let part = Part {
         at: FIRST,
         len: 128,
@@ -133,7 +133,7 @@ fn zero(bench: &mut Bench) -> Result<String> {
 
 fn gather(bench: &mut Bench) -> Result<String> {
     const PARTS: [(usize, usize); 4] = [(0, 1), (101, 63), (4096, 4096), (20_007, 130)];
-    let line = bench.line(&Wanted::default())?;
+    let line = bench.line(plain(0, false))?;
     let len: usize = PARTS.iter().map(|(_, len)| len).sum();
     let bytes = bench.put(0, 1, PARTS[3].0 + PARTS[3].1)?;
     let written = PARTS.map(|(at, len)| &bytes[at..at + len]).concat();
@@ -146,7 +146,7 @@ fn gather(bench: &mut Bench) -> Result<String> {
 }
 
 fn inline(bench: &mut Bench) -> Result<String> {
-    let line = bench.line(&Wanted::default())?;
+    let line = bench.line(plain(0, false))?;
     for len in 1..=8 {
         let bytes = bench.put(0, len as u64, len)?;
         let (dst, src) = (bench.remote(FIRST, len)?, bench.own(0, len)?);

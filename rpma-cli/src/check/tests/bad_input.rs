@@ -9,8 +9,8 @@ use rpma::{ConnCfg, ConnEvent, ConnReq, Ep, Flags, FlushType, Offer, Peer, Refus
 
 use super::world::{Result, World, profile};
 use crate::args::{Endpoint, Format, Serve};
-use crate::check::bench::{Bench, Wanted};
-use crate::client::Clock;
+use crate::check::bench::Bench;
+use crate::client::{Clock, plain};
 use crate::interrupt::Interrupt;
 use crate::report::{Outcome, Output};
 use crate::wire::{
@@ -225,10 +225,10 @@ fn requests_for_too_much_are_refused() -> Result {
         assert_has(&format!("{stop:?}"), &[words]);
     }
     let lines: std::result::Result<Vec<_>, _> = (0..MOST_LINES)
-        .map(|_| bench.line(&Wanted::default()))
+        .map(|_| bench.line(plain(0, false)))
         .collect();
     let lines = lines.map_err(|stop| format!("{stop:?}"))?;
-    let one_more = bench.line(&Wanted::default()).err();
+    let one_more = bench.line(plain(0, false)).err();
     let one_more = one_more.ok_or("it was not refused")?;
     assert_has(&format!("{one_more:?}"), &["at most 32 connections"]);
     let message = bench.tell(&Request::Send(Send {

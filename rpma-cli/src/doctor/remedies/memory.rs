@@ -95,18 +95,14 @@ fn of_regions(facts: &Facts, wanted: &Wanted<'_>) -> Option<String> {
 fn unlock(dimms: &[Dimm]) -> Option<String> {
     let locked = dimms.iter().filter(|dimm| dimm.is_locked);
     let names: Vec<&str> = locked.map(|dimm| &*dimm.name).collect();
-    let found = match names[..] {
-        [] => return None,
-        [name] => format!("{name} is locked by its passphrase. As root, with its key"),
-        _ => format!(
-            "{} are locked by their passphrases. As root, with their keys",
-            names.join(", ")
-        ),
-    };
-    Some(format!(
-        "{found}: ndctl load-keys; ndctl enable-dimm {}; ndctl enable-region all",
-        names.join(" ")
-    ))
+    (!names.is_empty()).then(|| {
+        format!(
+            "a passphrase locks {}. As root, with the key of each: ndctl load-keys; ndctl enable-dimm {}; ndctl \
+             enable-region all",
+            names.join(", "),
+            names.join(" ")
+        )
+    })
 }
 
 /// Memory that another use has, or had: each command takes it away from that.

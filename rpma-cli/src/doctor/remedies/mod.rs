@@ -47,11 +47,11 @@ pub(super) fn try_between_hosts(devices: &[Opened]) -> String {
 /// For a module that is not loaded. The devices' own modules come with the adapter's driver.
 pub(super) fn load(modules: &[&str], container: bool) -> String {
     let place = if container {
-        "as root, on the host of the container"
+        ", on the host of the container"
     } else {
-        "as root"
+        ""
     };
-    format!("{place}: modprobe -a {}", modules.join(" "))
+    format!("as root{place}: modprobe -a {}", modules.join(" "))
 }
 
 /// For a kernel that was built without a module.
@@ -79,7 +79,7 @@ pub(super) const PROVIDERS: &str = "install rdma-core's providers: ibverbs-provi
 
 /// For an address of a device that does not open it.
 pub(super) fn of_opening(error: &Error) -> String {
-    if is_errno(error, Errno::NODEV) {
+    if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) {
         return format!(
             "the kernel has this device, and rdma-core does not know it: a warning of `ibv_devices` names the cause. \
              For a provider that is missing or of another version, {PROVIDERS}"
@@ -113,18 +113,15 @@ pub(super) fn no_device(facts: &Facts) -> String {
             other_kernel(facts)
         );
     }
-    let (best, others) = match &facts.ethernet[..] {
-        [] => {
-            return format!(
-                "an adapter's driver makes its device. soft-RoCE makes one out of an Ethernet interface that is up, \
-                 and this host has none: `ip link` shows the others. {other}"
-            );
-        }
-        [best] => (best, String::new()),
-        [best, others @ ..] => (
-            best,
-            format!(" (or another interface: {})", others.join(", ")),
-        ),
+    let Some((best, others)) = facts.ethernet.split_first() else {
+        return format!(
+            "an adapter's driver makes its device. soft-RoCE makes one out of an Ethernet interface that is up, and \
+             this host has none: `ip link` shows the others. {other}"
+        );
+    };
+    let others = match others {
+        [] => String::new(),
+        others => format!(" (or another interface: {})", others.join(", ")),
     };
     format!(
         "an adapter's driver makes its device. soft-RoCE makes one out of any Ethernet card until the next boot, as \
@@ -145,15 +142,9 @@ fn without_device(adapter: &Adapter, facts: &Facts) -> String {
              interrupts its network for a moment. Otherwise, {LOG}"
         );
     }
-    if facts.absent.contains(module) {
-        return format!(
-            "{interface} is an adapter, and this kernel has no {module}: {}",
-            other_kernel(facts)
-        );
-    }
-    format!(
-        "{interface} is an adapter, and its module for RDMA is not loaded. As root: modprobe {module}"
-    )
+    let load = format!("its module for RDMA is not loaded. As root: modprobe {module}");
+    let remedy = or_other_kernel(facts, module, load);
+    format!("{interface} is an adapter, and {remedy}")
 }
 
 /// For a device file that this process cannot use.
@@ -183,21 +174,26 @@ fn missing_node(path: &str, facts: &Facts) -> String {
 
 fn refused_node(path: &str, by_rule: bool, facts: &Facts) -> String {
     let chmod = format!("chmod 666 {path}");
-    match facts.container {
-        Some(container) if by_rule => give_path(container, path),
-        Some(container) => refused_in_container(container, facts.user, &chmod),
-        None if by_rule => UNIT_RULE.replace("PATH", path),
-        None => format!(
+    refused(path, by_rule, facts, &chmod).unwrap_or_else(|| {
+        format!(
             "this user needs the right to read and write it. The kernel gives it to everybody, and a udev rule of this \
              host may limit it (/etc/udev/rules.d): change the rule, or add the user to the group that it names. As root, \
              until the next boot: {chmod}"
-        ),
-    }
+        )
+    })
 }
 
-/// For a rule of a control group outside a container.
-const UNIT_RULE: &str =
-    "a rule of the control group forbids it: DeviceAllow=PATH rw in the systemd unit";
+/// For a device file that a container or a rule of a control group refuses. `command` gives the right.
+fn refused(path: &str, by_rule: bool, facts: &Facts, command: &str) -> Option<String> {
+    match facts.container {
+        Some(container) if by_rule => Some(give_path(container, path)),
+        Some(container) => Some(refused_in_container(container, facts.user, command)),
+        None if by_rule => Some(format!(
+            "a rule of the control group forbids it: DeviceAllow={path} rw in the systemd unit"
+        )),
+        None => None,
+    }
+}
 
 /// For a target that is nothing.
 pub(super) fn other_target(facts: &Facts) -> String {
@@ -233,19 +229,14 @@ pub(super) const OLD_RDMA_CORE: &str =
 pub(super) const OLD_KERNEL: &str = "rpma is tested with Linux 6.1 and newer";
 
 /// For memory that this user may not open.
-pub(super) fn memory_rights(path: &str, user: &str, facts: &Facts, error: &Error) -> String {
+pub(super) fn memory_rights(path: &str, user: &str, by_rule: bool, facts: &Facts) -> String {
     let chown = format!("chown {user} {path}");
-    let is_device = path.starts_with("/dev/");
-    let by_rule = is_errno(error, Errno::PERM);
-    match facts.container.filter(|_| is_device) {
-        Some(container) if by_rule => give_path(container, path),
-        Some(container) => refused_in_container(container, facts.user, &chown),
-        None if is_device && by_rule => UNIT_RULE.replace("PATH", path),
-        None if is_device => format!(
-            "as root: {chown}. The right lasts until the next boot, and a rule of udev makes it permanent"
-        ),
-        None => format!("as root: {chown}"),
+    if !path.starts_with("/dev/") {
+        return format!("as root: {chown}");
     }
+    refused(path, by_rule, facts, &chown).unwrap_or_else(|| {
+        format!("as root: {chown}. The right lasts until the next boot, and a rule of udev makes it permanent")
+    })
 }
 
 // Nobody knows a virtual memory better: its hypervisor has to be asked.
@@ -264,24 +255,14 @@ pub(super) fn of_registering(
 ) -> (String, String) {
     let of_host = problem::remedy(error).unwrap_or(LOG);
     // EPERM is for a limit of 0.
-    let is_limit = matches!(
-        kind(error),
-        Some(ErrorKind::OutOfMemory | ErrorKind::PermissionDenied)
-    );
+    let limits = [ErrorKind::OutOfMemory, ErrorKind::PermissionDenied];
+    let is_limit = kind(error).is_some_and(|kind| limits.contains(&kind));
     let remedy = match other {
         _ if is_limit && of_host.contains("MEMLOCK") => memlock(facts),
         Some(other) if !is_limit => other,
         _ => of_host.into(),
     };
     (reason(error), remedy)
-}
-
-/// Whether a system call has failed with that number.
-fn is_errno(error: &Error, errno: Errno) -> bool {
-    match error {
-        Error::Provider { cause, .. } => cause.raw_os_error() == Some(errno.raw_os_error()),
-        _ => false,
-    }
 }
 
 /// The kind of a system call's error.

@@ -92,7 +92,8 @@ pub(in crate::doctor) fn no_address(device: &RdmaDevice, facts: &Facts) -> Strin
         (None, None) if device.ports.iter().any(is_infiniband) => {
             let load = format!(
                 "as root: modprobe ib_ipoib. It makes a network interface of {}, such as ib0, which needs, as root: ip \
-                 link set ib0 up, and ip addr add ADDR/24 dev ib0",
+                 link set ib0 up, and ip addr add ADDR/24 dev ib0. If it is loaded, look for its interface in other network \
+                 namespaces (`ip netns`)",
                 device.name
             );
             or_other_kernel(facts, "ib_ipoib", load)

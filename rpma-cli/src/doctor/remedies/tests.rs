@@ -3,22 +3,13 @@
 use super::*;
 use crate::facts::{Container, Gid, Interface, Port, RdmaDevice, User};
 
-fn failed_with(errno: Errno) -> Error {
-    Error::Provider {
-        call: "open",
-        cause: errno.into(),
-        hint: None,
-    }
-}
-
 #[test]
 fn rights_have_the_name_of_the_user() {
     let host = Facts::default();
-    let access = failed_with(Errno::ACCESS);
-    let remedy = memory_rights("/dev/dax0.0", "ann", &host, &access);
+    let remedy = memory_rights("/dev/dax0.0", "ann", false, &host);
     assert!(remedy.starts_with("as root: chown ann /dev/dax0.0. The right lasts until"));
     for host in [host, inside(Container::Docker, User::default())] {
-        let remedy = memory_rights("/mnt/f", "ann", &host, &access);
+        let remedy = memory_rights("/mnt/f", "ann", false, &host);
         assert_eq!(remedy, "as root: chown ann /mnt/f");
     }
 }
@@ -87,8 +78,7 @@ fn permissions_are_no_rule_of_a_container() {
             access,
         };
         assert_eq!(super::node(&node, &facts), remedy.replace("PATH", path));
-        let errno = if by_rule { Errno::PERM } else { Errno::ACCESS };
-        let found = memory_rights("/dev/dax0.0", "ann", &facts, &failed_with(errno));
+        let found = memory_rights("/dev/dax0.0", "ann", by_rule, &facts);
         let remedy = remedy.replace("PATH", "/dev/dax0.0");
         let remedy = remedy.replace("chmod 666", "chown ann");
         assert_eq!(found, remedy);
@@ -165,7 +155,8 @@ fn an_interface_without_an_address_has_the_remedy_of_its_state() {
     let pod =
         "ib7 is in the network of the host: give the pod the host's network (hostNetwork: true)";
     let none = "as root: modprobe ib_ipoib. It makes a network interface of mlx5_3, such as ib0, which needs, as root: ip \
-                link set ib0 up, and ip addr add ADDR/24 dev ib0";
+                link set ib0 up, and ip addr add ADDR/24 dev ib0. If it is loaded, look for its interface in other network \
+                namespaces (`ip netns`)";
     let nspawn = "start the container without --private-network";
     for (interface, container, remedy) in [
         (Some(interface(Some(true), false)), None, up),

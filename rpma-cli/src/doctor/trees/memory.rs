@@ -312,14 +312,14 @@ fn modules_without_memory_have_their_commands() {
         ("sys/bus/nd/devices/region0/available_size", "0"),
         ("sys/bus/nd/drivers/nd_region/other/", ""),
     ];
-    let unlock = "nmem0 is locked by its passphrase. As root, with its key: ndctl load-keys; ndctl enable-dimm nmem0; \
+    let unlock = "a passphrase locks nmem0. As root, with the key of each: ndctl load-keys; ndctl enable-dimm nmem0; \
                   ndctl enable-region all";
     of_memory(&[], &[locked], NOT_GIVEN, unlock);
     let second: Tree<'_> = &[
         ("sys/bus/nd/devices/nmem1/security", "locked"),
         ("sys/bus/nd/devices/nmem2/security", "unlocked"),
     ];
-    let unlock = "nmem0, nmem1 are locked by their passphrases. As root, with their keys: ndctl load-keys; ndctl \
+    let unlock = "a passphrase locks nmem0, nmem1. As root, with the key of each: ndctl load-keys; ndctl \
                   enable-dimm nmem0 nmem1; ndctl enable-region all";
     of_memory(&[], &[locked, second], NOT_GIVEN, unlock);
     let apart: Tree<'_> = &[
