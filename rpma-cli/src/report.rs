@@ -29,6 +29,12 @@ pub(crate) enum Outcome {
     Bad,
 }
 
+impl Outcome {
+    pub(crate) fn of(is_good: bool) -> Self {
+        if is_good { Self::Good } else { Self::Bad }
+    }
+}
+
 /// What a finding means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -113,15 +119,13 @@ impl Finding {
     }
 
     /// One line, and a second one with the remedy.
-    pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         let first = format!("{:<6}  {}: {}", self.verdict.word(), self.check, self.found);
-        let second = self.remedy.as_ref();
-        [
-            Some(first),
-            second.map(|remedy| format!("        -> {remedy}")),
-        ]
-        .into_iter()
-        .flatten()
+        let second = self
+            .remedy
+            .iter()
+            .map(|remedy| format!("        -> {remedy}"));
+        [first].into_iter().chain(second).collect()
     }
 }
 
@@ -179,7 +183,7 @@ impl Output {
     }
 
     pub(crate) fn finding(&mut self, finding: &Finding) -> Result<(), Problem> {
-        finding.lines().try_for_each(|line| self.line(line))
+        finding.lines().iter().try_for_each(|line| self.line(line))
     }
 
     /// Ends with a report: as JSON, its rows as CSV, or nothing after its text. The file has the
@@ -192,8 +196,7 @@ impl Output {
         rows: &[impl Serialize],
     ) -> Result<(), Problem> {
         let json = serde_json::to_string_pretty(&Report::new(body));
-        let json =
-            json.map_err(|error| Problem::new(format!("the report cannot be made: {error}"), ""))?;
+        let json = json.map_err(|error| unwritten(error.into()))?;
         match form.format {
             Format::Text => {}
             Format::Json => self.bytes(format!("{json}\n").as_bytes())?,
@@ -204,43 +207,37 @@ impl Output {
 
     /// Prints values as CSV, with a head.
     pub(crate) fn csv(&mut self, rows: &[impl Serialize]) -> Result<(), Problem> {
-        let mut writer = csv::Writer::from_writer(Vec::new());
-        let written = rows.iter().try_for_each(|row| writer.serialize(row));
-        self.csv_bytes(written, writer)
+        self.with_csv(|csv| rows.iter().try_for_each(|row| csv.serialize(row)))
     }
 
     /// Prints a row of CSV.
     pub(crate) fn row(&mut self, cells: impl Iterator<Item = String>) -> Result<(), Problem> {
-        let mut writer = csv::Writer::from_writer(Vec::new());
-        let written = writer.write_record(cells.map(String::into_bytes));
-        self.csv_bytes(written, writer)
+        self.with_csv(|csv| csv.write_record(cells.map(String::into_bytes)))
     }
 
-    fn csv_bytes(
+    fn with_csv(
         &mut self,
-        written: csv::Result<()>,
-        writer: csv::Writer<Vec<u8>>,
+        write: impl FnOnce(&mut csv::Writer<&mut Vec<u8>>) -> csv::Result<()>,
     ) -> Result<(), Problem> {
-        let bytes = written.map_err(|error| error.to_string());
-        let bytes = bytes.and_then(|()| writer.into_inner().map_err(|error| error.to_string()));
-        match bytes {
-            Ok(bytes) => self.bytes(&bytes),
-            Err(error) => Err(Problem::new(
-                format!("the result cannot be written: {error}"),
-                "",
-            )),
-        }
+        let mut bytes = Vec::new();
+        let mut csv = csv::Writer::from_writer(&mut bytes);
+        let written = write(&mut csv).and_then(|()| Ok(csv.flush()?));
+        drop(csv);
+        written.map_err(|error| unwritten(error.into()))?;
+        self.bytes(&bytes)
     }
 
     /// Prints bytes as they are.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Problem> {
-        self.place
-            .write_all(bytes)
-            .and_then(|()| self.place.flush())
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::BrokenPipe => Problem::closed_pipe(),
-                _ => Problem::new(format!("the output cannot be written: {error}"), ""),
-            })
+        let written = self.place.write_all(bytes);
+        written.and_then(|()| self.place.flush()).map_err(unwritten)
+    }
+}
+
+fn unwritten(error: io::Error) -> Problem {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Problem::closed_pipe(),
+        _ => Problem::new(format!("the output cannot be written: {error}"), ""),
     }
 }
 
@@ -309,7 +306,7 @@ mod tests {
     #[test]
     fn a_finding_has_its_remedy_on_a_second_line() {
         let finding = Finding::bad("modules", "no rdma_ucm", "modprobe rdma_ucm");
-        let lines: Vec<String> = finding.lines().collect();
+        let lines = finding.lines();
         assert_eq!(
             lines,
             [

@@ -31,7 +31,8 @@ pub(crate) fn run(
 ) -> Result<Outcome, Problem> {
     let cases = cases::chosen(&args.only);
     if args.list {
-        return list(&cases, out);
+        let line = |case: &&Case| out.line(format!("{:<28} {}", case.name, case.about));
+        return cases.iter().try_for_each(line).map(|()| Outcome::Good);
     }
     let file = ResultFile::of(&args.form)?;
     let Some(server) = &args.server else {
@@ -44,13 +45,6 @@ pub(crate) fn run(
     let report = run_cases(&cases, &mut bench, report, quiet, out)?;
     out.report(&args.form, file, &report, &report.cases)?;
     Ok(report.result)
-}
-
-fn list(cases: &[&Case], out: &mut Output) -> Result<Outcome, Problem> {
-    for case in cases {
-        out.line(format!("{:<28} {}", case.name, case.about))?;
-    }
-    Ok(Outcome::Good)
 }
 
 /// Runs cases until the last one, or until none can run any more.

@@ -103,10 +103,7 @@ impl CheckReport {
 
     /// All cases ran that can. Good, if none failed and some passed.
     pub(crate) fn finish(&mut self) {
-        self.result = if self.failed == 0 && self.passed > 0 && self.ended_early.is_none() {
-            Outcome::Good
-        } else {
-            Outcome::Bad
-        };
+        let is_good = self.failed == 0 && self.passed > 0 && self.ended_early.is_none();
+        self.result = Outcome::of(is_good);
     }
 }

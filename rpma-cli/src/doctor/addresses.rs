@@ -7,28 +7,10 @@ use rpma::{Device, Side};
 
 use super::opened::Opened;
 use super::{Exam, Host, remedies};
-#[cfg(any(test, not(feature = "sim")))]
-use crate::facts::Files;
 use crate::facts::{self, Access, Facts, ModuleState, Node, RdmaDevice};
 use crate::report::Finding;
 
 const CHECK: &str = "address";
-
-/// The addresses that can lead to a device: those of the host, and the gids of RoCE in case that
-/// procfs does not show them. A link-local gid has no scope, and the kernel binds no such address.
-#[cfg(any(test, not(feature = "sim")))]
-pub(super) fn of_host(files: &Files, facts: &Facts) -> Vec<String> {
-    let mut addresses = facts::local_addresses(files);
-    let gids = facts.devices.iter().flat_map(RdmaDevice::addresses);
-    for address in gids {
-        let is_known = |known: &String| facts::parse_address(known) == Some(address);
-        let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        if !is_link_local && !addresses.iter().any(is_known) {
-            addresses.push(address.to_string());
-        }
-    }
-    addresses
-}
 
 /// Opens the device of an address of this host.
 pub(crate) fn device(address: &str) -> rpma::Result<Device> {
@@ -45,12 +27,6 @@ struct Tried {
 }
 
 impl Tried {
-    /// The addresses that open a device.
-    fn addresses(&self) -> Vec<String> {
-        let addresses = self.opened.iter().flat_map(|device| &device.addresses);
-        addresses.cloned().collect()
-    }
-
     /// An address of a device that did not open it.
     fn failed(&self, device: &RdmaDevice) -> Option<&(String, rpma::Error)> {
         self.failed.iter().find(|(address, _)| device.has(address))
@@ -61,26 +37,24 @@ impl Tried {
 pub(super) fn open(exam: &mut Exam<'_>) -> Vec<Finding> {
     let device = exam.wanted_device().map(str::to_owned);
     let target = exam.target.clone().filter(|_| device.is_none());
-    let mut tried = Tried::default();
-    let mut findings = Vec::new();
-    if can_be_opened(&exam.host.facts) {
-        tried = try_all(exam, target.as_deref());
-    } else {
+    if !can_be_opened(&exam.host.facts) {
         // A call of the library could load modules.
         let found = "no device was opened, because of the BAD lines above";
-        findings.push(Finding::unseen(CHECK, found));
+        let wrong = target.and_then(|target| wrong(exam, &target, &Tried::default()));
+        return [Finding::unseen(CHECK, found)]
+            .into_iter()
+            .chain(wrong)
+            .collect();
     }
+    let mut tried = try_all(exam, target.as_deref());
     let Some(target) = target else {
-        findings.extend(keep_all(exam, device.as_deref(), tried));
-        return findings;
+        return keep_all(exam, device.as_deref(), tried);
     };
     let opened_by = |device: &Opened| device.addresses.contains(&target);
-    if let Some(at) = tried.opened.iter().position(opened_by) {
-        findings.extend(keep(exam, vec![tried.opened.swap_remove(at)]));
-    } else {
-        findings.extend(wrong(exam, &target, &tried));
+    match tried.opened.iter().position(opened_by) {
+        Some(at) => keep(exam, vec![tried.opened.swap_remove(at)]),
+        None => Vec::from_iter(wrong(exam, &target, &tried)),
     }
-    findings
 }
 
 /// Whether the kernel's side is complete.
@@ -98,15 +72,14 @@ fn try_all(exam: &Exam<'_>, target: Option<&str>) -> Tried {
     if let Some(target) = target {
         tried.refusal = open_one(exam.host, &mut tried.opened, target).err();
     }
-    let is_opened = |address: &str| Some(address) == target && tried.refusal.is_none();
-    let mut others = exam.host.addresses.clone();
-    others.retain(|address| !is_opened(address));
-    for address in others {
+    let opened = target.filter(|_| tried.refusal.is_none());
+    let others = exam.host.addresses.iter();
+    for address in others.filter(|address| Some(&***address) != opened) {
         if exam.interrupt.is_set() {
             break;
         }
-        if let Err(error) = open_one(exam.host, &mut tried.opened, &address) {
-            tried.failed.push((address, error));
+        if let Err(error) = open_one(exam.host, &mut tried.opened, address) {
+            tried.failed.push((address.clone(), error));
         }
     }
     tried
@@ -115,10 +88,8 @@ fn try_all(exam: &Exam<'_>, target: Option<&str>) -> Tried {
 /// Opens the device of an address, or adds the address to its device.
 fn open_one(host: &Host, devices: &mut Vec<Opened>, address: &str) -> rpma::Result<()> {
     let device = (host.open)(address)?;
-    let known = devices
-        .iter_mut()
-        .find(|known| known.name() == device.get_name());
-    match known {
+    let mut known = devices.iter_mut();
+    match known.find(|known| known.name() == device.get_name()) {
         Some(known) => known.addresses.push(address.into()),
         None => devices.push(Opened::new(&device, address)?),
     }
@@ -150,24 +121,19 @@ fn keep_all(exam: &mut Exam<'_>, wanted: Option<&str>, mut tried: Tried) -> Vec<
     findings
 }
 
-/// Keeps the devices that can reach another host.
+/// Keeps the devices that can reach another host. It is bad if there is none.
 fn keep(exam: &mut Exam<'_>, devices: Vec<Opened>) -> Vec<Finding> {
     let facts = &exam.host.facts;
     let is_ready = |device: &Opened| facts.device(device.name()).is_none_or(RdmaDevice::is_ready);
-    let (active, inactive): (Vec<_>, Vec<_>) = devices.into_iter().partition(is_ready);
-    let places = |device: &Opened| device.addresses.join(", ");
-    let of_active = active.iter().map(|device| {
-        let found = format!("{} is opened by {}", device.name(), places(device));
-        Finding::good(CHECK, found)
-    });
-    let of_inactive = inactive.iter().filter(|_| active.is_empty()).map(|device| {
-        let (name, places) = (device.name(), places(device));
+    let (active, mut inactive): (Vec<_>, Vec<_>) = devices.into_iter().partition(is_ready);
+    exam.devices = active;
+    inactive.retain(|_| exam.devices.is_empty());
+    let finding = |device: &Opened| {
+        let (name, places) = (device.name(), device.addresses.join(", "));
         let found = format!("{places} leads to {name}, and no port of it is ACTIVE");
         Finding::bad(CHECK, found, remedies::ABOVE)
-    });
-    let findings = of_active.chain(of_inactive).collect();
-    exam.devices = active;
-    findings
+    };
+    inactive.iter().map(finding).collect()
 }
 
 /// Why a device is not opened, and the remedy.
@@ -210,11 +176,8 @@ fn wrong(exam: &Exam<'_>, target: &str, tried: &Tried) -> Option<Finding> {
     if let Some(finding) = without_scope(exam, target, &found) {
         return Some(finding);
     }
-    let mut own = exam
-        .host
-        .addresses
-        .iter()
-        .filter_map(|text| facts::parse_address(text));
+    let own = exam.host.addresses.iter();
+    let mut own = own.filter_map(|text| facts::parse_address(text));
     let text = if found.iter().all(IpAddr::is_loopback) {
         "is the loopback address, which belongs to no RDMA device".into()
     } else if found.iter().all(IpAddr::is_unspecified) {
@@ -225,7 +188,8 @@ fn wrong(exam: &Exam<'_>, target: &str, tried: &Tried) -> Option<Finding> {
         let reason = remedies::reason(tried.refusal.as_ref()?);
         format!("is an address of this host, and leads to no RDMA device ({reason})")
     };
-    let others = tried.addresses();
+    let others = tried.opened.iter().flat_map(|device| &device.addresses);
+    let others: Vec<&str> = others.map(|address| &**address).collect();
     let serving = facts.devices.iter().filter(|device| device.can_serve());
     let own = facts.devices.iter().find(|device| device.has(target));
     // Of several devices, the nearest one to its use.
@@ -237,11 +201,10 @@ fn wrong(exam: &Exam<'_>, target: &str, tried: &Tried) -> Option<Finding> {
             let and = if text.ends_with(')') { ": " } else { ", and " };
             Finding::bad(CHECK, format!("{target} {text}{and}{why}"), remedy)
         }
-        None => Finding::bad(
-            CHECK,
-            format!("{target} {text}"),
-            remedies::other_address(&others),
-        ),
+        None => {
+            let remedy = remedies::other_address(&others);
+            Finding::bad(CHECK, format!("{target} {text}"), remedy)
+        }
     })
 }
 
@@ -269,12 +232,8 @@ fn without_scope(exam: &Exam<'_>, target: &str, found: &[IpAddr]) -> Option<Find
         let address = own.split_once('%').and_then(|_| facts::parse_address(own));
         found.len() == 1 && address.as_ref() == found.first()
     };
-    let scoped = exam
-        .host
-        .addresses
-        .iter()
-        .find(is_it)
-        .filter(|_| !target.contains('%'))?;
+    let mut own = exam.host.addresses.iter();
+    let scoped = own.find(is_it).filter(|_| !target.contains('%'))?;
     let found = format!("{target} is a link-local address, which needs its interface");
     Some(Finding::bad(CHECK, found, format!("rpma doctor {scoped}")))
 }

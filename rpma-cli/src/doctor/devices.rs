@@ -1,7 +1,7 @@
 //! The RDMA devices of the host, with their ports.
 
 use super::remedies;
-use crate::facts::{Facts, Gid, Interface, Port, RdmaDevice};
+use crate::facts::{Facts, Interface, Port, RdmaDevice};
 use crate::report::Finding;
 
 const CHECK: &str = "RDMA device";
@@ -54,7 +54,7 @@ fn cannot_serve(facts: &Facts, device: &RdmaDevice, one_can_serve: bool) -> Find
     Finding::bad(CHECK, found, remedy)
 }
 
-/// `rxe0 (rxe): port 1 is ACTIVE, Ethernet, eth0 up MTU 1500, gids ...`.
+/// `rxe0 (rxe): port 1 is ACTIVE, Ethernet, eth0 up MTU 1500`.
 fn describe(device: &RdmaDevice) -> String {
     let kind = device.node_type.filter(|kind| *kind != "CA");
     let kind = kind.map(|kind| match kind {
@@ -76,62 +76,34 @@ fn describe(device: &RdmaDevice) -> String {
         [] => String::new(),
         details => format!(" ({})", details.join(", ")),
     };
-    let ports = device.ports.iter();
-    let ports: Vec<String> = ports.map(|it| port(it, device.is_iwarp())).collect();
-    let ports = if ports.is_empty() {
-        "no port".into()
-    } else {
-        ports.join("; ")
+    let ports = device.ports.iter().map(port).collect::<Vec<_>>();
+    let ports = match &ports[..] {
+        [] => "no port".into(),
+        ports => ports.join("; "),
     };
     format!("{}{details}: {ports}", device.name)
 }
 
-fn port(port: &Port, is_iwarp: bool) -> String {
-    let mut words = vec![format!(
-        "port {} is {}",
-        port.number,
-        port.state.unwrap_or("in an unknown state")
-    )];
+fn port(port: &Port) -> String {
+    let state = port.state.unwrap_or("in an unknown state");
+    let mut words = vec![format!("port {} is {state}", port.number)];
     words.extend(port.link_layer.map(Into::into));
     words.extend(port.interfaces.iter().map(interface));
-    if !is_iwarp {
-        // That of iWARP is the address of its hardware, and no program needs it.
-        words.push(gids(port));
-    }
     words.join(", ")
 }
 
 fn interface(interface: &Interface) -> String {
-    let mtu = interface.mtu.map(|mtu| format!("MTU {mtu}"));
-    let words = if interface.is_elsewhere {
-        let elsewhere = "in another network namespace".to_owned();
-        [Some(interface.name.clone()), Some(elsewhere), None]
-    } else {
-        [
-            Some(interface.name.clone()),
-            interface.state.map(Into::into),
-            mtu,
-        ]
-    };
-    words.into_iter().flatten().collect::<Vec<_>>().join(" ")
-}
-
-/// A port can have hundreds.
-const MOST_GIDS: usize = 6;
-
-fn gids(port: &Port) -> String {
-    let gid = |gid: &Gid| match gid.kind {
-        Some(kind) => format!("{} {} ({kind})", gid.index, gid.gid),
-        None => format!("{} {}", gid.index, gid.gid),
-    };
-    let shown: Vec<String> = port.gids.iter().take(MOST_GIDS).map(gid).collect();
-    match port.gids.len() {
-        0 => "no gid".into(),
-        all if all > MOST_GIDS => {
-            format!("gids {}, and {} more", shown.join(", "), all - MOST_GIDS)
-        }
-        _ => format!("gids {}", shown.join(", ")),
+    let name = &interface.name;
+    if interface.is_elsewhere {
+        return format!("{name} in another network namespace");
     }
+    let state = interface.state.map(|state| format!(" {state}"));
+    let mtu = interface.mtu.map(|mtu| format!(" MTU {mtu}"));
+    format!(
+        "{name}{}{}",
+        state.unwrap_or_default(),
+        mtu.unwrap_or_default()
+    )
 }
 
 #[cfg(test)]
@@ -187,7 +159,7 @@ mod tests {
         let found = describe(&device("rxe0", "ACTIVE", "Ethernet"));
         assert_eq!(
             found,
-            "rxe0 (rxe): port 1 is ACTIVE, Ethernet, eth0 up MTU 1500, no gid"
+            "rxe0 (rxe): port 1 is ACTIVE, Ethernet, eth0 up MTU 1500"
         );
         assert_eq!(describe(&RdmaDevice::default()), ": no port");
         let iwarp = RdmaDevice {

@@ -6,24 +6,21 @@ use rpma::{Durable, PeerCfg};
 
 use super::Exam;
 use super::opened::Opened;
-use crate::report::Finding;
+use crate::report::{Finding, Verdict};
 
 const CHECK: &str = "durable";
 
-pub(super) fn check(exam: &mut Exam<'_>) -> Vec<Finding> {
-    let Some(map) = &exam.memory else {
-        return Vec::new();
-    };
-    let devices = exam.devices.iter().filter(|device| !device.refuses);
-    let mut answers = devices.flat_map(|device| answers(device, map));
-    exam.is_visible_only = answers.all(|cfg| cfg.get_durable() == Durable::Nothing);
-    let devices = exam.devices.iter();
-    devices.flat_map(|device| on_device(device, map)).collect()
+pub(super) fn check(exam: &Exam<'_>) -> Vec<Finding> {
+    let devices = exam.memory.iter().flat_map(|map| {
+        let devices = exam.devices.iter();
+        devices.flat_map(|device| on_device(device, map))
+    });
+    devices.collect()
 }
 
-/// For both settings of DDIO: on and off.
-fn answers(device: &Opened, map: &PmemMap) -> [PeerCfg; 2] {
-    [Ddio::On, Ddio::Off].map(|ddio| detected(device, map, ddio))
+/// Whether a flush makes data durable by this finding.
+pub(super) fn is_durable(finding: &Finding) -> bool {
+    finding.check == CHECK && finding.verdict == Verdict::Good
 }
 
 /// Without a report of the kernel, nothing is durable.
@@ -39,7 +36,7 @@ fn on_device(device: &Opened, map: &PmemMap) -> Vec<Finding> {
         let found = format!("on {name}: not looked at, because it cannot register the memory");
         return vec![Finding::unseen(CHECK, found)];
     }
-    let [on, off] = answers(device, map);
+    let [on, off] = [Ddio::On, Ddio::Off].map(|ddio| detected(device, map, ddio));
     if on == off {
         vec![finding(name, "", &on)]
     } else {
@@ -82,7 +79,6 @@ fn meaning(durable: Durable, processor_persists: bool) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Verdict;
 
     /// Each declaration of the table in docs/persistence.md has its method.
     #[test]

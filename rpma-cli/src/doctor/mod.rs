@@ -23,6 +23,8 @@ use serde::Serialize;
 use self::opened::Opened;
 use self::remedies::Wanted;
 use crate::args::{Doctor, Endpoint, Format};
+#[cfg(not(feature = "sim"))]
+use crate::facts::local_addresses;
 use crate::facts::{Facts, Files};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
@@ -51,7 +53,7 @@ pub(crate) fn run(
     let root = Path::new("/");
     let (files, facts) = (Files::new(root), Facts::read(root));
     let host = Host {
-        addresses: addresses::of_host(&files, &facts),
+        addresses: local_addresses(&files),
         open: addresses::device,
         is_simulated: false,
         facts,
@@ -75,7 +77,6 @@ pub(crate) fn examine(
         findings: Vec::new(),
         devices: Vec::new(),
         memory: None,
-        is_visible_only: false,
     };
     let file = ResultFile::of(&args.form)?;
     let is_text = args.form.format == Format::Text;
@@ -132,7 +133,11 @@ const HOST: [Step; 10] = [
     |exam| opened::iwarp(&exam.devices),
 ];
 
-const MEMORY: [Step; 3] = [memory::open, durable::check, |exam| vec![exam.summary()]];
+const MEMORY: [Step; 3] = [
+    memory::open,
+    |exam| durable::check(exam),
+    |exam| vec![exam.summary()],
+];
 
 /// The state of an examination.
 struct Exam<'a> {
@@ -146,8 +151,6 @@ struct Exam<'a> {
     devices: Vec<Opened>,
     /// The mapped memory.
     memory: Option<PmemMap>,
-    /// No flush makes data durable in that memory.
-    is_visible_only: bool,
 }
 
 impl Exam<'_> {
@@ -182,10 +185,7 @@ impl Exam<'_> {
     fn outcome(&self) -> Outcome {
         let is_bad = |finding: &Finding| finding.verdict == Verdict::Bad;
         let is_bad = self.findings.iter().any(is_bad);
-        match is_bad || self.devices.is_empty() || self.interrupt.is_set() {
-            true => Outcome::Bad,
-            false => Outcome::Good,
-        }
+        Outcome::of(!is_bad && !self.devices.is_empty() && !self.interrupt.is_set())
     }
 
     fn has_opened(&self, name: &str) -> bool {
@@ -201,8 +201,8 @@ impl Exam<'_> {
         let places: Vec<_> = serving.map(ToString::to_string).collect();
         let meaning = match &self.args.memory {
             None => ". Durable data needs persistent memory: name it with --memory",
-            Some(_) if self.is_visible_only => ". It makes data visible, and not durable",
-            Some(_) => "",
+            Some(_) if self.findings.iter().any(durable::is_durable) => "",
+            Some(_) => ". It makes data visible, and not durable",
         };
         let found = format!("can work on {}{meaning}", places.join(", "));
         Finding::good(CHECK, found).with_remedy(remedies::try_between_hosts(&self.devices))

@@ -17,29 +17,25 @@ pub(crate) enum Container {
     Unknown,
 }
 
+/// The names of these programs: first the usual one, and then others that `container=` of the first
+/// process has, and the files that systemd makes of it.
+const NAMES: [(Container, &[&str]); 5] = [
+    (Container::Docker, &["docker"]),
+    (Container::Podman, &["podman", "oci"]),
+    (Container::Kubernetes, &["kubernetes", "kube"]),
+    (Container::Lxc, &["lxc", "lxc-libvirt"]),
+    (Container::SystemdNspawn, &["systemd-nspawn"]),
+];
+
 impl Container {
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Docker => "docker",
-            Self::Podman => "podman",
-            Self::Kubernetes => "kubernetes",
-            Self::Lxc => "lxc",
-            Self::SystemdNspawn => "systemd-nspawn",
-            Self::Unknown => "of an unknown program",
-        }
+        let names = NAMES.iter().find(|(program, _)| *program == self);
+        names.map_or("of an unknown program", |(_, names)| names[0])
     }
 
-    /// From the word that its program gives: `container=` of the first process, and the files that
-    /// systemd makes of it.
-    fn from_word(word: &str) -> Self {
-        match word.trim() {
-            "docker" => Self::Docker,
-            "podman" | "oci" => Self::Podman,
-            "kube" | "kubernetes" => Self::Kubernetes,
-            "lxc" | "lxc-libvirt" => Self::Lxc,
-            "systemd-nspawn" => Self::SystemdNspawn,
-            _ => Self::Unknown,
-        }
+    fn from_name(name: &str) -> Self {
+        let known = NAMES.iter().find(|(_, names)| names.contains(&name));
+        known.map_or(Self::Unknown, |(program, _)| *program)
     }
 }
 
@@ -84,7 +80,7 @@ fn marked(files: &Files) -> Option<Container> {
     let words = ["run/systemd/container", "run/host/container-manager"];
     let word = words.iter().find_map(|path| files.word(path));
     let word = word.or_else(|| first_process(files))?;
-    Some(Container::from_word(&word))
+    Some(Container::from_name(&word))
 }
 
 /// The variable `container` of the first process, if this user may read it.

@@ -53,7 +53,6 @@ pub(crate) struct Port {
 /// A gid that is in use.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Gid {
-    pub(crate) index: u32,
     #[serde(skip)]
     pub(crate) gid: Ipv6Addr,
     /// `RoCE v2`, or `IB/RoCE v1`.
@@ -112,10 +111,6 @@ impl RdmaDevice {
             Some(IpAddr::V6(ip)) if ip.is_unicast_link_local() && !address.contains('%') => false,
             parsed => parsed.is_some_and(is_own),
         }
-    }
-
-    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
-        self.ports.iter().flat_map(|port| self.addresses_of(port))
     }
 
     /// The gids that are addresses of a network: those of RoCE.
@@ -198,15 +193,12 @@ fn gids(files: &Files, port: &str) -> (Vec<Gid>, Vec<String>) {
     let (mut gids, mut names) = (Vec::new(), Vec::new());
     for index in files.names(format!("{port}/gids")) {
         let gid = files.word(format!("{port}/gids/{index}"));
-        let (Ok(number), Some(Ok(gid))) = (index.parse(), gid.map(|gid| gid.parse())) else {
+        let gid = gid.and_then(|gid| gid.parse::<Ipv6Addr>().ok());
+        let Some(gid) = gid.filter(|gid| !gid.is_unspecified()) else {
             continue;
         };
-        if Ipv6Addr::is_unspecified(&gid) {
-            continue;
-        }
         let kind = files.word(format!("{port}/gid_attrs/types/{index}"));
         gids.push(Gid {
-            index: number,
             gid,
             kind: kind.and_then(|kind| word(GID_KINDS, &kind)),
         });
@@ -317,7 +309,7 @@ mod tests {
         let [port] = &device.ports[..] else {
             panic!("{device:?}");
         };
-        let addresses: Vec<String> = device.addresses().map(|ip| ip.to_string()).collect();
+        let addresses: Vec<String> = device.addresses_of(port).map(|ip| ip.to_string()).collect();
         assert_eq!(addresses, ["fe80::5054:ff:fe77:101", "10.77.0.1"]);
         assert!(device.has("10.77.0.1") && device.has("fe80::5054:ff:fe77:101%eth0"));
         assert!(!device.has("10.77.0.2") && !device.has("fe80::5054:ff:fe77:101"));
@@ -359,7 +351,9 @@ mod tests {
         let names: Vec<_> = device.interfaces().map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["ib0", "ib1"]);
         assert_eq!(device.ports[1].interfaces[0].name, "ib1");
-        assert_eq!(device.addresses().count(), 0, "no address of a network");
+        let mut ports = device.ports.iter();
+        let has_none = ports.all(|port| device.addresses_of(port).next().is_none());
+        assert!(has_none, "no address of a network");
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 pub(crate) use self::blocks::Mount;
 pub(crate) use self::containers::Container;
-pub(crate) use self::devices::{Gid, Interface, Port, RdmaDevice};
+pub(crate) use self::devices::{Interface, Port, RdmaDevice};
 pub(crate) use self::files::Files;
 #[cfg(test)]
 pub(crate) use self::files::tests;

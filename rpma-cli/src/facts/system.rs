@@ -1,6 +1,6 @@
 //! Device files, the limit of locked memory, the user, and the versions of the kernel and rdma-core.
 
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io;
 
 use rustix::io::Errno;
@@ -8,9 +8,6 @@ use rustix::process::geteuid;
 use serde::Serialize;
 
 use super::Files;
-
-/// The capability to lock memory without a limit.
-const CAP_IPC_LOCK: u32 = 14;
 
 /// A device file that the libraries open.
 #[derive(Clone, Debug)]
@@ -35,25 +32,20 @@ pub(crate) enum Access {
 
 /// The files of the devices that sysfs has, and that of the connection manager.
 pub(super) fn nodes(files: &Files) -> Vec<Node> {
-    let names = files.names("sys/class/infiniband_verbs");
-    let devices = names.iter().filter(|name| name.starts_with("uverbs"));
-    let verbs = devices.map(|name| {
-        let device = files.word(format!("sys/class/infiniband_verbs/{name}/ibdev"));
-        node(files, name, device)
-    });
-    [node(files, "rdma_cm", None)]
-        .into_iter()
-        .chain(verbs)
-        .collect()
+    let mut nodes = vec![node(files, "rdma_cm", None)];
+    for name in files.names("sys/class/infiniband_verbs") {
+        if name.starts_with("uverbs") {
+            let device = files.word(format!("sys/class/infiniband_verbs/{name}/ibdev"));
+            nodes.push(node(files, &name, device));
+        }
+    }
+    nodes
 }
 
 /// Opening one of these files does nothing: every command is an `ioctl` or a `write`.
 fn node(files: &Files, name: &str, device: Option<String>) -> Node {
     let path = format!("dev/infiniband/{name}");
-    let opened = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(files.at(&path));
+    let opened = File::options().read(true).write(true).open(files.at(&path));
     Node {
         path: format!("/{path}"),
         device,
@@ -89,7 +81,7 @@ impl LockedMemory {
 pub(super) fn locked_memory(files: &Files) -> LockedMemory {
     LockedMemory {
         limit: memlock(files),
-        ignored: has_capability(files, CAP_IPC_LOCK) && is_in_first_namespace(files),
+        ignored: may_lock(files) && is_in_first_namespace(files),
     }
 }
 
@@ -100,16 +92,13 @@ fn memlock(files: &Files) -> Option<u64> {
     limits.split_whitespace().next()?.parse().ok()
 }
 
-/// `CapEff:` and the digits in the status of this process.
-fn has_capability(files: &Files, capability: u32) -> bool {
-    let Ok(mut lines) = files.lines("proc/self/status") else {
-        return false;
-    };
-    let effective = lines.find_map(|line| {
-        let digits = line.strip_prefix("CapEff:")?;
-        u64::from_str_radix(digits.trim(), 16).ok()
-    });
-    effective.is_some_and(|effective| effective >> capability & 1 == 1)
+/// Whether this process may lock memory without a limit (`CAP_IPC_LOCK`): a line of its status is
+/// `CapEff:` and digits.
+fn may_lock(files: &Files) -> bool {
+    let mut lines = files.lines("proc/self/status").into_iter().flatten();
+    let digits = lines.find_map(|line| Some(line.strip_prefix("CapEff:")?.trim().to_owned()));
+    let effective = digits.and_then(|digits| u64::from_str_radix(&digits, 16).ok());
+    effective.is_some_and(|effective| effective >> 14 & 1 == 1)
 }
 
 /// The user of this process.

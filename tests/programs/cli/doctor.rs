@@ -19,7 +19,7 @@ fn a_good_host() {
     ] {
         found(&ended, text);
     }
-    let (line, _) = found(&ended, "is opened by");
+    let (line, _) = found(&ended, "remote flush: can work on");
     assert!(line.contains(&addr()), "{line}");
     assert!(ended.stderr.is_empty(), "{ended:#?}");
 }
@@ -38,8 +38,8 @@ fn rdma_cores_versions() {
 #[test]
 fn one_device() {
     let ended = rpma(&["doctor", &other_addr()]).success("an address");
-    let (line, _) = found(&ended, "is opened by");
-    let name = line.split_whitespace().nth(2).expect("a name").to_owned();
+    let (line, _) = found(&ended, "remote flush: can work on");
+    let name = line.split_whitespace().nth(6).expect("a name").to_owned();
     let ended = rpma(&["doctor", &name]).success("a device");
     let (line, _) = found(&ended, "remote flush: can work on");
     let is_other = line.contains(&other_addr()) && !line.contains(&addr());
@@ -50,8 +50,8 @@ fn one_device() {
 #[test]
 fn other_names_of_one_device() {
     let ended = rpma(&["doctor", &format!("{}:7204", addr())]).success("an address with a port");
-    let (line, _) = found(&ended, "is opened by");
-    let name = line.split_whitespace().nth(2).expect("a name").to_owned();
+    let (line, _) = found(&ended, "remote flush: can work on");
+    let name = line.split_whitespace().nth(6).expect("a name").to_owned();
     let (line, _) = found(&ended, &format!("RDMA device: {name} "));
     let (_, rest) = line.split_once("Ethernet, ").expect("its interface");
     let interface = rest.split(' ').next().expect("a name");

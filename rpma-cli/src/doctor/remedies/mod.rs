@@ -206,7 +206,7 @@ pub(super) fn other_target(facts: &Facts) -> String {
 }
 
 /// For an address that leads to no device. `others` are those that do.
-pub(super) fn other_address(others: &[String]) -> String {
+pub(super) fn other_address(others: &[&str]) -> String {
     match others {
         [] => "use the address of an interface that `rdma link` shows".into(),
         others => format!("use an address of an RDMA device: {}", others.join(", ")),

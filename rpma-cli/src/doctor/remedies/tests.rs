@@ -1,7 +1,7 @@
 //! Remedies that need no host of files. `doctor/trees.rs` has the others.
 
 use super::*;
-use crate::facts::{Container, Gid, Interface, Port, RdmaDevice, User};
+use crate::facts::{Container, Interface, Port, RdmaDevice, User};
 
 #[test]
 fn rights_have_the_name_of_the_user() {
@@ -128,11 +128,6 @@ fn device(interface: Option<Interface>, driver: &'static str) -> RdmaDevice {
         ports: vec![Port {
             link_layer: Some("InfiniBand".into()),
             interfaces: interface.into_iter().collect(),
-            gids: vec![Gid {
-                index: 0,
-                gid: std::net::Ipv6Addr::LOCALHOST,
-                kind: None,
-            }],
             ..Port::default()
         }],
         ..RdmaDevice::default()

@@ -82,6 +82,7 @@ const VERBS: Tree<'_> = &[
     ("sys/class/infiniband_verbs/uverbs0/ibdev", "mlx4_0"),
     ("dev/infiniband/uverbs0", ""),
     ("etc/libibverbs.d/mlx4.driver", "driver mlx4"),
+    ("proc/net/fib_trie", "|-- 192.0.2.3\n/32 host LOCAL\n"),
 ];
 
 /// Its other port is of Ethernet, and off.
@@ -138,7 +139,7 @@ fn a_bond_without_a_carrier() {
         ("sys/class/net/bond0/flags", "0x1403"),
         ("sys/class/net/bond0/operstate", "down"),
     ];
-    let found = "BAD     RDMA device: mlx5_bond_0: port 1 is DOWN, Ethernet, bond0 down, gids 0 ::ffff:192.0.2.2";
+    let found = "BAD     RDMA device: mlx5_bond_0: port 1 is DOWN, Ethernet, bond0 down";
     let cable = "bond0 is set up and has no carrier: connect its cable, and look at the other end. `rdma link` must show \
                  ACTIVE";
     host(&[], &[bond], &[MODULES, CM, net], found, cable);
@@ -167,6 +168,7 @@ fn a_host_whose_providers_were_removed() {
             "7f r-xp 0 0 0 /usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.56.0",
         ),
         ("etc/libibverbs.d/rxe.driver", "driver rxe"),
+        ("proc/net/fib_trie", "|-- 192.0.2.2\n/32 host LOCAL\n"),
     ];
     let found = "BAD     address: 192.0.2.2 is an address of this host, and leads to no RDMA device (rdma_bind_addr failed: No \
                  such device (os error 19)): rxe0 cannot be opened: rdma-core has no provider rxe here";

@@ -12,10 +12,10 @@ use rpma::{Device, Error};
 use rustix::io::Errno;
 
 use super::tests::Text;
-use super::{Host, addresses, examine};
+use super::{Host, examine};
 use crate::cli::{Cli, Command};
 use crate::facts::tests::tree;
-use crate::facts::{Facts, Files};
+use crate::facts::{Facts, Files, local_addresses};
 use crate::interrupt::Interrupt;
 use crate::report::{HEAD, Output};
 
@@ -26,7 +26,7 @@ fn diagnose(args: &[&str], trees: &[Tree<'_>]) -> io::Result<Vec<String>> {
     let dir = tree(&trees.concat())?;
     let (files, facts) = (Files::new(dir.path()), Facts::read(dir.path()));
     let host = Host {
-        addresses: addresses::of_host(&files, &facts),
+        addresses: local_addresses(&files),
         open: no_device,
         is_simulated: false,
         facts,
