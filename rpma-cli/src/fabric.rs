@@ -7,7 +7,7 @@ use rpma::sim::{Fabric, Host, JoinHandle, Profile};
 use rpma::{Device, Peer, Side};
 
 use crate::args::{Check, Ddio, Doctor, Endpoint, Fault, Measure, Ping, Serve};
-use crate::facts::{Dax, DaxState, Facts, Files, Pmem, Port, RdmaDevice};
+use crate::facts::{Dax, DaxState, Facts, Pmem, Port, RdmaDevice};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
 use crate::report::{Outcome, Output};
@@ -60,6 +60,7 @@ fn simulated(host: &Host, profile: &Profile) -> Result<doctor::Host, Problem> {
     };
     let facts = Facts {
         devices: vec![device],
+        addresses,
         pmem: Pmem {
             dax: vec![Dax {
                 name: "dax0.0".into(),
@@ -71,9 +72,7 @@ fn simulated(host: &Host, profile: &Profile) -> Result<doctor::Host, Problem> {
         ..Facts::default()
     };
     Ok(doctor::Host {
-        files: Files::new(Path::new("/nonexistent")),
         facts,
-        addresses,
         open: doctor::addresses::device,
         is_simulated: true,
     })
@@ -270,7 +269,7 @@ mod tests {
     #[test]
     fn an_interface_and_an_address_without_its_interface_are_named() {
         let change = |host: &mut doctor::Host| {
-            host.addresses.push("fe80::77%roce0".into());
+            host.facts.addresses.push("fe80::77%roce0".into());
             let roce0 = Interface {
                 name: "roce0".into(),
                 ..Interface::default()

@@ -82,7 +82,9 @@ impl Bench {
     }
 
     /// Fills a part of the server's memory.
-    pub(crate) fn fill(&mut self, part: Part, seed: u64) -> Result {
+    pub(crate) fn fill(&mut self, at: u64, len: usize, seed: u64) -> Result {
+        let len = len as u64;
+        let part = Part { at, len };
         self.tell(&Request::Fill { part, seed })
     }
 

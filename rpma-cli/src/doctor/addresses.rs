@@ -73,7 +73,7 @@ fn try_all(exam: &Exam<'_>, target: Option<&str>) -> Tried {
         tried.refusal = open_one(exam.host, &mut tried.opened, target).err();
     }
     let opened = target.filter(|_| tried.refusal.is_none());
-    let others = exam.host.addresses.iter();
+    let others = exam.host.facts.addresses.iter();
     for address in others.filter(|address| Some(&***address) != opened) {
         if exam.interrupt.is_set() {
             break;
@@ -176,7 +176,7 @@ fn wrong(exam: &Exam<'_>, target: &str, tried: &Tried) -> Option<Finding> {
     if let Some(finding) = without_scope(exam, target, &found) {
         return Some(finding);
     }
-    let own = exam.host.addresses.iter();
+    let own = exam.host.facts.addresses.iter();
     let mut own = own.filter_map(|text| facts::parse_address(text));
     let text = if found.iter().all(IpAddr::is_loopback) {
         "is the loopback address, which belongs to no RDMA device".into()
@@ -219,10 +219,7 @@ fn unknown(exam: &Exam<'_>, target: &str) -> Finding {
         let found = format!("{target} is the network interface of {}", device.name);
         return Finding::bad(CHECK, found, format!("rpma doctor {}", device.name));
     }
-    let found = match exam.host.files.exists(format!("sys/class/net/{target}")) {
-        true => format!("{target} is a network interface without an RDMA device"),
-        false => format!("{target:?} is no address, no host and no RDMA device"),
-    };
+    let found = format!("{target:?} is no address, no host and no RDMA device");
     Finding::bad(CHECK, found, remedies::other_target(facts))
 }
 
@@ -232,7 +229,7 @@ fn without_scope(exam: &Exam<'_>, target: &str, found: &[IpAddr]) -> Option<Find
         let address = own.split_once('%').and_then(|_| facts::parse_address(own));
         found.len() == 1 && address.as_ref() == found.first()
     };
-    let mut own = exam.host.addresses.iter();
+    let mut own = exam.host.facts.addresses.iter();
     let scoped = own.find(is_it).filter(|_| !target.contains('%'))?;
     let found = format!("{target} is a link-local address, which needs its interface");
     Some(Finding::bad(CHECK, found, format!("rpma doctor {scoped}")))

@@ -17,41 +17,32 @@ pub(super) fn list(facts: &Facts, wanted: Option<&str>) -> Vec<Finding> {
     let devices = || facts.devices.iter().filter(is_wanted);
     let one_is_ready = devices().any(RdmaDevice::is_ready);
     let one_can_serve = devices().any(RdmaDevice::can_serve);
-    let finding = |device: &RdmaDevice| match device.can_serve() {
-        true => can_serve(facts, device, one_is_ready),
-        false => cannot_serve(facts, device, one_can_serve),
+    let finding = |device: &RdmaDevice| {
+        let found = describe(device);
+        let never = || {
+            format!(
+                "{found}. It can never serve: rpma needs the reliable connections of InfiniBand, RoCE or iWARP"
+            )
+        };
+        let inactive = || remedies::inactive(device, facts.container);
+        match device.can_serve() {
+            true if device.is_ready() => Finding::good(CHECK, found),
+            true if one_is_ready => Finding::note(CHECK, found).with_remedy(inactive()),
+            true => Finding::bad(CHECK, found, inactive()),
+            false if one_can_serve => Finding::note(CHECK, never()),
+            false => Finding::bad(CHECK, never(), another(facts)),
+        }
     };
     devices().map(finding).collect()
 }
 
-fn can_serve(facts: &Facts, device: &RdmaDevice, one_is_ready: bool) -> Finding {
-    let found = describe(device);
-    if device.is_ready() {
-        return Finding::good(CHECK, found);
-    }
-    let remedy = remedies::inactive(device, facts.container);
-    if one_is_ready {
-        Finding::note(CHECK, found).with_remedy(remedy)
-    } else {
-        Finding::bad(CHECK, found, remedy)
-    }
-}
-
-/// No setting helps such a device, so the remedy is another one.
-fn cannot_serve(facts: &Facts, device: &RdmaDevice, one_can_serve: bool) -> Finding {
-    let found = format!(
-        "{}. It can never serve: rpma needs the reliable connections of InfiniBand, RoCE or iWARP",
-        describe(device)
-    );
-    if one_can_serve {
-        return Finding::note(CHECK, found);
-    }
+/// For a device that no setting helps.
+fn another(facts: &Facts) -> String {
     let mut others = facts.devices.iter().filter(|device| device.can_serve());
-    let remedy = match others.next() {
+    match others.next() {
         Some(other) => format!("rpma doctor {}", other.name),
         None => remedies::no_device(facts),
-    };
-    Finding::bad(CHECK, found, remedy)
+    }
 }
 
 /// `rxe0 (rxe): port 1 is ACTIVE, Ethernet, eth0 up MTU 1500`.
@@ -61,10 +52,8 @@ fn describe(device: &RdmaDevice) -> String {
         "RNIC" => "iWARP".into(),
         kind => format!("node type {kind}"),
     });
-    let firmware = device
-        .firmware
-        .as_ref()
-        .map(|firmware| format!("firmware {firmware}"));
+    let firmware = device.firmware.as_ref();
+    let firmware = firmware.map(|firmware| format!("firmware {firmware}"));
     let details = [
         device.description.clone(),
         device.board.clone(),

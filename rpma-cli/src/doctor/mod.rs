@@ -23,9 +23,7 @@ use serde::Serialize;
 use self::opened::Opened;
 use self::remedies::Wanted;
 use crate::args::{Doctor, Endpoint, Format};
-#[cfg(not(feature = "sim"))]
-use crate::facts::local_addresses;
-use crate::facts::{Facts, Files};
+use crate::facts::Facts;
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
 use crate::report::{Finding, Outcome, Output, ResultFile, Verdict};
@@ -33,10 +31,7 @@ use crate::report::{Finding, Outcome, Output, ResultFile, Verdict};
 /// What is known before the library is called.
 #[derive(Debug)]
 pub(crate) struct Host {
-    pub(crate) files: Files,
     pub(crate) facts: Facts,
-    /// The addresses of the network interfaces, without loopback.
-    pub(crate) addresses: Vec<String>,
     /// Opens the device of an address.
     pub(crate) open: fn(&str) -> rpma::Result<Device>,
     /// Its kernel and its devices are as they have to be: only their limits are findings.
@@ -50,14 +45,10 @@ pub(crate) fn run(
     interrupt: &Interrupt,
     out: &mut Output,
 ) -> Result<Outcome, Problem> {
-    let root = Path::new("/");
-    let (files, facts) = (Files::new(root), Facts::read(root));
     let host = Host {
-        addresses: local_addresses(&files),
+        facts: Facts::read(Path::new("/")),
         open: addresses::device,
         is_simulated: false,
-        facts,
-        files,
     };
     examine(args, &host, interrupt, out)
 }
@@ -223,7 +214,6 @@ struct Diagnosis<'a> {
 #[cfg(test)]
 pub(crate) mod tests {
     use std::io::{self, Write};
-    use std::path::Path;
     use std::sync::{Arc, Mutex, PoisonError};
 
     use clap::Parser;
@@ -267,13 +257,12 @@ pub(crate) mod tests {
             state: ModuleState::Missing,
         };
         let host = Host {
-            files: Files::new(Path::new("/nonexistent")),
             facts: Facts {
                 kernel: Some("6.12.1".into()),
                 modules: vec![module],
+                addresses: vec!["192.0.2.1".into()],
                 ..Facts::default()
             },
-            addresses: vec!["192.0.2.1".into()],
             open: addresses::device,
             is_simulated: false,
         };

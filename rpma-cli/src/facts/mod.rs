@@ -24,8 +24,6 @@ pub(crate) use self::files::Files;
 pub(crate) use self::files::tests;
 pub(crate) use self::modules::{Module, ModuleState};
 pub(crate) use self::network::Adapter;
-#[cfg(any(test, not(feature = "sim")))]
-pub(crate) use self::network::local_addresses;
 pub(crate) use self::network::parse as parse_address;
 pub(crate) use self::pmem::{Dax, DaxState, Dimm, Namespace, Pmem, Region};
 pub(crate) use self::system::{Access, LockedMemory, Node, RdmaCore, User, release_number};
@@ -45,6 +43,9 @@ pub(crate) struct Facts {
     #[serde(skip)]
     pub(crate) nodes: Vec<Node>,
     pub(crate) devices: Vec<RdmaDevice>,
+    /// The addresses of the network interfaces, without loopback.
+    #[serde(skip)]
+    pub(crate) addresses: Vec<String>,
     /// The Ethernet interfaces that are up, the best for soft-RoCE first.
     #[serde(skip)]
     pub(crate) ethernet: Vec<String>,
@@ -78,6 +79,7 @@ impl Facts {
             modules: kernel.modules(&files),
             nodes: system::nodes(&files),
             devices: devices::read(&files),
+            addresses: network::local_addresses(&files),
             ethernet: network::ethernet(&files),
             adapter: network::adapter(&files, &kernel),
             given_away: network::given_away(&files),

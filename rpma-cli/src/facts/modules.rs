@@ -46,43 +46,31 @@ impl Kernel {
         }
     }
 
-    /// Whether it has a module. `None` if that cannot be seen.
-    fn has(&self, files: &Files, module: &str) -> Option<bool> {
-        if self.is_running(files, module) {
-            return Some(true);
+    pub(super) fn state(&self, files: &Files, module: &str) -> ModuleState {
+        let is_listed = |list: &Vec<String>| list.iter().any(|name| name == module);
+        if is_listed(&self.built_in) || files.exists(format!("sys/module/{module}")) {
+            ModuleState::Loaded
+        } else if self.loadable.as_ref().is_none_or(is_listed) {
+            ModuleState::Missing
+        } else {
+            ModuleState::Absent
         }
-        let loadable = self.loadable.as_ref()?;
-        Some(loadable.iter().any(|name| name == module))
-    }
-
-    /// Whether it is loaded or built in.
-    pub(super) fn is_running(&self, files: &Files, module: &str) -> bool {
-        let is_built_in = self.built_in.iter().any(|name| name == module);
-        is_built_in || files.exists(format!("sys/module/{module}"))
     }
 
     /// The modules of remedies that it does not have.
     pub(super) fn absent(&self, files: &Files) -> Vec<&'static str> {
-        let of_remedies = of_remedies();
-        of_remedies
-            .filter(|module| self.has(files, module) == Some(false))
-            .collect()
+        let is_absent = |module: &&str| self.state(files, module) == ModuleState::Absent;
+        of_remedies().filter(is_absent).collect()
     }
 
     /// The state of each module that RDMA needs.
     pub(super) fn modules(&self, files: &Files) -> Vec<Module> {
-        let state = |name: &str, made: &str| {
-            if self.is_running(files, name) || files.exists(made) {
-                ModuleState::Loaded
-            } else if self.has(files, name) == Some(false) {
-                ModuleState::Absent
-            } else {
-                ModuleState::Missing
-            }
-        };
         let module = |(name, made)| Module {
             name,
-            state: state(name, made),
+            state: match files.exists(made) {
+                true => ModuleState::Loaded,
+                false => self.state(files, name),
+            },
         };
         MODULES.map(module).into()
     }

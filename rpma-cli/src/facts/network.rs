@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{Files, Kernel, drivers};
+use super::{Files, Kernel, ModuleState, drivers};
 
 /// More than a usual host has. Each one is tried.
 const MOST: usize = 256;
@@ -12,7 +12,7 @@ const MOST: usize = 256;
 type Address = (IpAddr, Option<String>);
 
 /// The addresses of this host as text, with their scope if they have one.
-pub(crate) fn local_addresses(files: &Files) -> Vec<String> {
+pub(super) fn local_addresses(files: &Files) -> Vec<String> {
     let mut texts = Vec::new();
     for address in addresses(files) {
         let text = match address {
@@ -116,7 +116,7 @@ pub(super) fn adapter(files: &Files, kernel: &Kernel) -> Option<Adapter> {
         Some(Adapter {
             interface,
             module,
-            is_loaded: kernel.is_running(files, module),
+            is_loaded: kernel.state(files, module) == ModuleState::Loaded,
         })
     })
 }

@@ -9,7 +9,7 @@ use rpma::{Flags, FlushType};
 use super::super::bench::{Bench, Line};
 use super::{Case, by_way};
 use crate::client::{InStep, Result, failed};
-use crate::wire::{Answer, FIRST, Part, Request, Spin, Spun};
+use crate::wire::{Answer, FIRST, Request, Spin, Spun};
 
 pub(super) const CASES: &[Case] = by_way!(
     values,
@@ -44,11 +44,7 @@ fn values(bench: &mut Bench, native: bool, shown: u32) -> Result<String> {
         data_len: shown,
         seed: 0x6f72_6465,
     };
-    let all = Part {
-        at: spin.data,
-        len: u64::from(shown) * u64::from(LAST),
-    };
-    bench.fill(all, 0)?;
+    bench.fill(spin.data, shown as usize * usize::from(LAST), 0)?;
     let spun = spin_while(bench, &spin, |bench| {
         (1..=LAST).try_for_each(|n| put(bench, &line, &spin, n).step(|| format!("value {n}")))
     })?;

@@ -37,7 +37,7 @@ fn notice(bench: &mut Bench, notice: Notice) -> Result<String> {
         at: FIRST + 1,
         len: len as u64 + 8,
     };
-    bench.fill(watch, 0)?;
+    bench.fill(watch.at, watch.len as usize, 0)?;
     let line = bench.line(Expect {
         watch: Some(watch),
         ..receives(ROUNDS as usize, 8)

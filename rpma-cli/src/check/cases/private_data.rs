@@ -88,12 +88,11 @@ fn ask(bench: &mut Bench, len: u32, answers: Answers) -> Result<Vec<u8>> {
 fn compare(found: &[u8], len: u32) -> Result {
     let mut expected = pattern(u64::from(len), len as usize);
     expected.resize(found.len().max(len as usize), 0);
-    if found == expected {
-        Ok(())
-    } else {
-        failed(format!(
+    match found == expected {
+        true => Ok(()),
+        false => failed(format!(
             "this side got {} bytes of private data, and not those of the server and zeros",
             found.len()
-        ))
+        )),
     }
 }

@@ -2,22 +2,22 @@
 
 use rpma::{Flags, MrSlice, RemoteSlice};
 
-use super::super::bench::Bench;
+use super::super::bench::{Bench, Line};
 use super::Case;
 use crate::bytes::pattern;
 use crate::client::{InStep, Result, plain};
-use crate::wire::{FIRST, LONGEST, Part};
+use crate::wire::{FIRST, LONGEST};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
         "transfer-write",
         "writes of each length and alignment, no other byte changed",
-        write,
+        |bench| each(bench, false),
     ),
     Case::new(
         "transfer-read",
         "reads of each length and alignment, no other byte changed",
-        read,
+        |bench| each(bench, true),
     ),
     Case::new("transfer-zero", "writes and reads of 0 bytes", zero),
     Case::new("transfer-gather", "a write of several local parts", gather),
@@ -53,71 +53,57 @@ fn area(len: usize) -> usize {
     GUARD + ALIGNMENTS[3] + len + GUARD
 }
 
-/// These bytes of the server's memory.
-fn part(len: usize) -> Part {
-    Part {
-        at: FIRST,
-        len: area(len) as u64,
-    }
-}
-
-fn write(bench: &mut Bench) -> Result<String> {
+/// Writes or reads of each length and alignment. The bytes around each of them stay.
+fn each(bench: &mut Bench, is_read: bool) -> Result<String> {
     let line = bench.line(plain(0, false))?;
+    let operation = if is_read { "read" } else { "write" };
     let mut count = 0;
     for len in LENGTHS {
-        // Odd and even seeds take turns: each byte changes.
-        count += count % 2;
-        bench.fill(part(len), count + 1)?;
-        let mut expected = pattern(count + 1, area(len));
-        for (from, to) in alignments(len) {
-            count += 1;
-            let bytes = bench.put(from, count + 1, len)?;
-            expected[GUARD + to..][..len].copy_from_slice(&bytes);
-            let at = FIRST + (GUARD + to) as u64;
-            line.write(bench, from, at, len)
-                .and_then(|()| line.show(bench, at, len))
-                .and_then(|()| bench.compare(FIRST, &expected))
-                .step(|| in_words("write", (from, to), len))?;
-        }
-    }
-    Ok(format!("{count} writes of {} lengths", LENGTHS.len()))
-}
-
-fn read(bench: &mut Bench) -> Result<String> {
-    let line = bench.line(plain(0, false))?;
-    let mut count = 0;
-    for len in LENGTHS {
-        bench.fill(part(len), 1)?;
         let source = pattern(1, area(len));
         for (from, to) in alignments(len) {
             count += 1;
-            let mut expected = bench.put(0, 2 * count, area(len))?;
-            let (from_at, to_at) = (GUARD + from, GUARD + to);
-            expected[to_at..][..len].copy_from_slice(&source[from_at..][..len]);
-            let src = bench.remote(FIRST + from_at as u64, len)?;
-            let dst = bench.own(to_at, len)?;
-            let posted = line.conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0);
-            posted
-                .map_err(Into::into)
-                .and_then(|posted| line.wait(posted))
-                .and_then(|_| bench.compare_local(0, &expected))
-                .step(|| in_words("read", (from, to), len))?;
+            // An even seed, so that each byte changes.
+            let seed = 2 * count;
+            let mut expected = pattern(seed, area(len));
+            expected[GUARD + to..][..len].copy_from_slice(&source[GUARD + from..][..len]);
+            let (from_at, to_at) = ((GUARD + from) as u64, (GUARD + to) as u64);
+            let done = match is_read {
+                true => read(bench, &line, seed, (from_at, to_at, len))
+                    .and_then(|()| bench.compare_local(0, &expected)),
+                false => write(bench, &line, seed, (from_at, to_at, len))
+                    .and_then(|()| bench.compare(FIRST, &expected)),
+            };
+            done.step(|| {
+                format!("a {operation} of {len} bytes from alignment {from} to {to}, with its neighbours")
+            })?;
         }
     }
-    Ok(format!("{count} reads of {} lengths", LENGTHS.len()))
+    Ok(format!("{count} {operation}s of {} lengths", LENGTHS.len()))
 }
 
-fn in_words(operation: &str, (from, to): (usize, usize), len: usize) -> String {
-    format!("a {operation} of {len} bytes from alignment {from} to {to}, with its neighbours")
+type Place = (u64, u64, usize);
+
+fn write(bench: &mut Bench, line: &Line, seed: u64, (from, to, len): Place) -> Result {
+    bench.fill(FIRST, area(len), seed)?;
+    bench.put(0, 1, area(len))?;
+    line.write(bench, from as usize, FIRST + to, len)?;
+    line.show(bench, FIRST + to, len)
+}
+
+fn read(bench: &mut Bench, line: &Line, seed: u64, (from, to, len): Place) -> Result {
+    bench.fill(FIRST, area(len), 1)?;
+    bench.put(0, seed, area(len))?;
+    let (dst, src) = (
+        bench.own(to as usize, len)?,
+        bench.remote(FIRST + from, len)?,
+    );
+    let posted = line.conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0)?;
+    line.wait(posted).map(drop)
 }
 
 fn zero(bench: &mut Bench) -> Result<String> {
     let line = bench.line(plain(0, false))?;
-    let part = Part {
-        at: FIRST,
-        len: 128,
-    };
-    bench.fill(part, 1)?;
+    bench.fill(FIRST, 128, 1)?;
     let flags = Flags::COMPLETION_ALWAYS;
     let inside = (bench.remote(FIRST + 64, 0)?, bench.local.slice(64..64)?);
     for (remote, local) in [(RemoteSlice::EMPTY, MrSlice::EMPTY), inside] {

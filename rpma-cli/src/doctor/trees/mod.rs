@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use super::tests::Text;
 use super::{Host, examine};
 use crate::cli::{Cli, Command};
+use crate::facts::Facts;
 use crate::facts::tests::tree;
-use crate::facts::{Facts, Files, local_addresses};
 use crate::interrupt::Interrupt;
 use crate::report::{HEAD, Output};
 
@@ -24,13 +24,10 @@ type Tree<'a> = &'a [(&'a str, &'a str)];
 /// The output of `rpma doctor` on a host with these files.
 fn diagnose(args: &[&str], trees: &[Tree<'_>]) -> io::Result<Vec<String>> {
     let dir = tree(&trees.concat())?;
-    let (files, facts) = (Files::new(dir.path()), Facts::read(dir.path()));
     let host = Host {
-        addresses: local_addresses(&files),
+        facts: Facts::read(dir.path()),
         open: no_device,
         is_simulated: false,
-        facts,
-        files,
     };
     let args = [&["rpma", "doctor"], args].concat();
     let Command::Doctor(args) = Cli::parse_from(args).command else {
