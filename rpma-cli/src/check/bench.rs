@@ -162,9 +162,9 @@ impl Bench {
         )
     }
 
-    /// The checksum of a part, as the server's processor sees it.
-    pub(crate) fn sum(&mut self, part: Part) -> Result<u64> {
-        self.ask(&Request::Sum(part), |answer| match answer {
+    /// The checksum that answers a request, as the server's processor sees the bytes.
+    pub(crate) fn sum(&mut self, request: &Request) -> Result<u64> {
+        self.ask(request, |answer| match answer {
             Answer::Sum(sum) => Some(sum),
             _ => None,
         })
@@ -173,7 +173,7 @@ impl Bench {
     /// Compares the server's bytes, as its processor sees them, with the expected ones.
     pub(crate) fn compare(&mut self, at: u64, expected: &[u8]) -> Result {
         let len = expected.len() as u64;
-        if self.sum(Part { at, len })? == checksum(expected) {
+        if self.sum(&Request::Sum(Part { at, len }))? == checksum(expected) {
             return Ok(());
         }
         let mut found = Vec::new();

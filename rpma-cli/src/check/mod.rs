@@ -31,7 +31,7 @@ pub(crate) fn run(
 ) -> Result<Outcome, Problem> {
     let cases = cases::chosen(&args.only);
     if args.list {
-        let line = |case: &&Case| out.line(format!("{:<28} {}", case.name, case.about));
+        let line = |case: &Case| out.line(format!("{:<28} {}", case.name, case.about));
         return cases.iter().try_for_each(line).map(|()| Outcome::Good);
     }
     let file = ResultFile::of(&args.form)?;
@@ -49,7 +49,7 @@ pub(crate) fn run(
 
 /// Runs cases until the last one, or until none can run any more.
 fn run_cases(
-    cases: &[&Case],
+    cases: &[Case],
     bench: &mut Bench,
     mut report: CheckReport,
     quiet: bool,
@@ -74,7 +74,7 @@ fn run_cases(
             }
         };
         let result = CaseResult {
-            case: case.name,
+            case: case.name.clone(),
             result,
             detail: published::scrubbed(&one_line(&detail)),
             milliseconds: started.elapsed().as_millis(),

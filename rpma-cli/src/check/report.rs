@@ -29,7 +29,7 @@ pub(crate) struct CheckReport {
 /// The result of a case.
 #[derive(Debug, Serialize)]
 pub(crate) struct CaseResult {
-    pub(crate) case: &'static str,
+    pub(crate) case: String,
     pub(crate) result: Verdict,
     /// What was done, what failed, or why it is not possible.
     pub(crate) detail: String,

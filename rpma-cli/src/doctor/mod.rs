@@ -18,7 +18,7 @@ use std::path::Path;
 
 use rpma::Device;
 use rpma::pmem::PmemMap;
-use serde::Serialize;
+use serde_json::json;
 
 use self::opened::Opened;
 use self::remedies::Wanted;
@@ -90,14 +90,15 @@ pub(crate) fn examine(
     if interrupt.is_set() && is_text {
         out.line("interrupted: the other checks were not done")?;
     }
-    let report = Diagnosis {
-        command: "doctor",
-        result: outcome,
-        interrupted: interrupt.is_set(),
-        host: &host.facts,
-        findings: &exam.findings,
-    };
-    out.report(&args.form, file, &report, report.findings)?;
+    // It can be published: the words of the findings have names and addresses, and are left out.
+    let report = json!({
+        "command": "doctor",
+        "result": outcome,
+        "interrupted": interrupt.is_set(),
+        "host": host.facts,
+        "findings": exam.findings,
+    });
+    out.report(&args.form, file, report, &exam.findings)?;
     Ok(outcome)
 }
 
@@ -198,17 +199,6 @@ impl Exam<'_> {
         let found = format!("can work on {}{meaning}", places.join(", "));
         Finding::good(CHECK, found).with_remedy(remedies::try_between_hosts(&self.devices))
     }
-}
-
-/// The report. It can be published: the words of the findings have names and addresses, and are left
-/// out.
-#[derive(Serialize)]
-struct Diagnosis<'a> {
-    command: &'static str,
-    result: Outcome,
-    interrupted: bool,
-    host: &'a Facts,
-    findings: &'a [Finding],
 }
 
 #[cfg(test)]

@@ -39,8 +39,19 @@ impl Container {
     }
 }
 
-/// A directory that Kubernetes mounts.
-const SERVICE_ACCOUNT: &str = "run/secrets/kubernetes.io/serviceaccount";
+/// Files that these programs make.
+const MARKS: [(&str, Container); 4] = [
+    (
+        "run/secrets/kubernetes.io/serviceaccount",
+        Container::Kubernetes,
+    ),
+    (
+        "var/run/secrets/kubernetes.io/serviceaccount",
+        Container::Kubernetes,
+    ),
+    ("run/.containerenv", Container::Podman),
+    (".dockerenv", Container::Docker),
+];
 /// The namespaces of the host have these numbers (`PROC_PID_INIT_INO` and the others).
 const FIRST_NAMESPACES: [(&str, &str); 5] = [
     ("pid", "pid:[4026531836]"),
@@ -67,15 +78,9 @@ pub(super) fn container(files: &Files) -> Option<Container> {
 
 /// The program whose mark is there.
 fn marked(files: &Files) -> Option<Container> {
-    let has_account = |dir: &&str| files.exists(format!("{dir}{SERVICE_ACCOUNT}"));
-    if ["", "var/"].iter().any(has_account) {
-        return Some(Container::Kubernetes);
-    }
-    if files.exists("run/.containerenv") {
-        return Some(Container::Podman);
-    }
-    if files.exists(".dockerenv") {
-        return Some(Container::Docker);
+    let mut marks = MARKS.iter().filter(|(path, _)| files.exists(path));
+    if let Some((_, program)) = marks.next() {
+        return Some(*program);
     }
     let words = ["run/systemd/container", "run/host/container-manager"];
     let word = words.iter().find_map(|path| files.word(path));
@@ -86,9 +91,10 @@ fn marked(files: &Files) -> Option<Container> {
 /// The variable `container` of the first process, if this user may read it.
 fn first_process(files: &Files) -> Option<String> {
     let variables = files.word("proc/1/environ")?;
-    let mut variables = variables.split('\0');
-    let word = variables.find_map(|variable| variable.strip_prefix("container="))?;
-    (!word.is_empty()).then(|| word.to_owned())
+    let mut names = variables
+        .split('\0')
+        .filter_map(|it| it.strip_prefix("container="));
+    names.find(|name| !name.is_empty()).map(Into::into)
 }
 
 #[cfg(test)]

@@ -125,6 +125,10 @@ impl Port {
     pub(crate) fn is_active(&self) -> bool {
         self.state == Some("ACTIVE")
     }
+
+    pub(crate) fn is_infiniband(&self) -> bool {
+        self.link_layer == Some("InfiniBand")
+    }
 }
 
 pub(super) fn read(files: &Files) -> Vec<RdmaDevice> {

@@ -37,17 +37,12 @@ pub(super) fn addresses(files: &Files) -> Vec<Address> {
         .collect();
     let mut found: Vec<Address> = Vec::new();
     for own in v4(lines("proc/net/fib_trie")) {
-        let of_own = routes
-            .iter()
-            .filter(|(_, network, mask)| own.to_bits() & mask == *network);
-        let interfaces = of_own.map(|(interface, ..)| Some(interface.clone()));
-        let interfaces: Vec<_> = interfaces.collect();
         found.push((own.into(), None));
-        found.extend(
-            interfaces
-                .into_iter()
-                .map(|interface| (own.into(), interface)),
-        );
+        for (interface, network, mask) in &routes {
+            if own.to_bits() & mask == *network {
+                found.push((own.into(), Some(interface.clone())));
+            }
+        }
     }
     found.extend(lines("proc/net/if_inet6").filter_map(|line| v6(&line)));
     found.retain(|(ip, _)| !ip.is_loopback());
@@ -82,7 +77,13 @@ fn v6(line: &str) -> Option<Address> {
 pub(super) fn ethernet(files: &Files) -> Vec<String> {
     let addresses = addresses(files);
     let mut names = files.names(NET);
-    names.retain(|name| is_ethernet(files, name) && is_up(files, name));
+    names.retain(|name| {
+        let word = |file| files.word(format!("{NET}/{name}/{file}"));
+        // The state also needs a cable.
+        let has_state = matches!(word("operstate").as_deref(), Some("up" | "unknown"));
+        let is_ethernet = word("type").as_deref() == Some(ARPHRD_ETHER);
+        is_ethernet && has_state && is_set_up(files, name) == Some(true)
+    });
     names.sort_by_key(|name| {
         let is_virtual = !files.exists(format!("{NET}/{name}/device"));
         let has_address = addresses
@@ -94,11 +95,7 @@ pub(super) fn ethernet(files: &Files) -> Vec<String> {
 }
 
 const NET: &str = "sys/class/net";
-
-/// `ARPHRD_ETHER`.
-fn is_ethernet(files: &Files, name: &str) -> bool {
-    files.word(format!("{NET}/{name}/type")).as_deref() == Some("1")
-}
+const ARPHRD_ETHER: &str = "1";
 
 /// An adapter of Ethernet that could have a device.
 #[derive(Clone, Debug)]
@@ -135,12 +132,6 @@ pub(super) fn given_away(files: &Files) -> Option<(String, String)> {
         let others = ["vfio-pci", "uio_pci_generic", "igb_uio", "pci-stub"];
         others.contains(&&*driver).then_some((place, driver))
     })
-}
-
-/// The state also needs a cable.
-fn is_up(files: &Files, name: &str) -> bool {
-    let state = files.word(format!("{NET}/{name}/operstate"));
-    is_set_up(files, name) == Some(true) && matches!(state.as_deref(), Some("up" | "unknown"))
 }
 
 /// The lowest flag is `IFF_UP`, which the operator sets.

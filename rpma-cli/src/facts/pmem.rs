@@ -1,6 +1,8 @@
 //! The persistent memory of this host: the devices of the dax bus, and the regions and namespaces of
 //! libnvdimm that can become device-DAX. Drivers, sizes and modes decide, not names in `/dev`.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use super::Files;
@@ -126,19 +128,15 @@ pub(super) fn read(files: &Files) -> Pmem {
 
 /// The devices of the bus, and the files of `/dev` that look like them.
 fn dax(files: &Files) -> Vec<Dax> {
-    let mut names = files.names(DAX);
-    let has_bus = !names.is_empty();
-    for name in files.names("dev") {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    let names = names.into_iter().filter(|name| is_dax(name));
+    let on_bus = files.names(DAX);
+    let has_bus = !on_bus.is_empty();
+    let names: BTreeSet<String> = on_bus.into_iter().chain(files.names("dev")).collect();
     let device = |name: String| Dax {
         state: state(files, &name, has_bus),
         is_persistent: is_persistent(files, &name),
         name,
     };
+    let names = names.into_iter().filter(|name| is_dax(name));
     names.map(device).collect()
 }
 

@@ -3,16 +3,16 @@
 use rpma::{Failure, Flags, MrSlice, RemoteSlice};
 
 use super::super::bench::{Bench, Line};
-use super::Case;
+use super::Group;
 use super::rights::guarded;
 use crate::client::{InStep, Result, failed, plain};
 use crate::wire::Request;
 
-pub(super) const CASES: &[Case] = &[Case::new(
-    "answer-zero",
-    "a completed read of 0 bytes is an answer of the server's device",
-    zero,
-)];
+pub(super) const GROUP: Group = Group {
+    name: "answer",
+    about: "a completed read of 0 bytes is an answer of the server's device",
+    cases: &[("zero", zero)],
+};
 
 const FLAGS: Flags = Flags::COMPLETION_ALWAYS;
 /// A device that completes such reads by itself can still be slower than the end of the connection.

@@ -7,23 +7,27 @@ use std::time::Duration;
 use rpma::{Flags, FlushType};
 
 use super::super::bench::{Bench, Line};
-use super::{Case, by_way};
+use super::Group;
 use crate::client::{InStep, Result, failed};
 use crate::wire::{Answer, FIRST, Request, Spin, Spun};
 
-pub(super) const CASES: &[Case] = by_way!(
-    values,
-    "atomic",
-    "the server's processor never sees an atomic write in part",
-    [("native", true, 0), ("reading", false, 0)]
-);
+pub(super) const GROUP: Group = Group {
+    name: "atomic",
+    about: "the server's processor never sees an atomic write in part",
+    cases: &[
+        ("native", |bench| values(bench, true, 0)),
+        ("reading", |bench| values(bench, false, 0)),
+    ],
+};
 
-pub(super) const ORDER: &[Case] = by_way!(
-    values,
-    "order-atomic",
-    "an atomic write proves what was flushed before it",
-    [("native", true, SHOWN), ("reading", false, SHOWN)]
-);
+pub(super) const ORDER: Group = Group {
+    name: "order-atomic",
+    about: "an atomic write proves what was flushed before it",
+    cases: &[
+        ("native", |bench| values(bench, true, SHOWN)),
+        ("reading", |bench| values(bench, false, SHOWN)),
+    ],
+};
 
 /// The last value of a word. Each value is 8 times one byte.
 const LAST: u8 = 200;

@@ -3,16 +3,18 @@
 use rpma::{Flags, FlushType};
 
 use super::super::bench::Bench;
-use super::{Case, by_way};
+use super::Group;
 use crate::client::{InStep, Result};
 use crate::wire::FIRST;
 
-pub(super) const CASES: &[Case] = by_way!(
-    batch,
-    "batch",
-    "batches of writes, flushes and atomic writes",
-    [("native", true), ("reading", false)]
-);
+pub(super) const GROUP: Group = Group {
+    name: "batch",
+    about: "batches of writes, flushes and atomic writes",
+    cases: &[
+        ("native", |bench| batch(bench, true)),
+        ("reading", |bench| batch(bench, false)),
+    ],
+};
 
 const ROUNDS: u64 = 32;
 const RECORD: usize = 200;

@@ -2,28 +2,33 @@
 
 use std::iter;
 
+use rpma::FlushType::{Persistent, Visibility};
+use rpma::commit::Method::{Native, Reading, Server};
 use rpma::commit::{Method, Ticket, Writer, WriterCfg};
 use rpma::{ConnEvent, ConnReq, FlushType};
 
 use super::super::bench::Bench;
+use super::Group;
 use super::flush::needs_served;
-use super::{Case, by_way};
 use crate::bytes::pattern;
 use crate::client::{InStep, Result, plain};
 use crate::wire::FIRST;
 
-pub(super) const CASES: &[Case] = by_way!(
-    commits,
-    "commit",
-    "the server's processor sees the parts and the pointer of each commit",
-    [
-        ("native-visible", Method::Native, FlushType::Visibility),
-        ("reading-visible", Method::Reading, FlushType::Visibility),
-        ("native-durable", Method::Native, FlushType::Persistent),
-        ("reading-durable", Method::Reading, FlushType::Persistent),
-        ("server-durable", Method::Server, FlushType::Persistent),
-    ]
-);
+pub(super) const GROUP: Group = Group {
+    name: "commit",
+    about: "the server's processor sees the parts and the pointer of each commit",
+    cases: &[
+        ("native-visible", |bench| commits(bench, Native, Visibility)),
+        ("reading-visible", |bench| {
+            commits(bench, Reading, Visibility)
+        }),
+        ("native-durable", |bench| commits(bench, Native, Persistent)),
+        ("reading-durable", |bench| {
+            commits(bench, Reading, Persistent)
+        }),
+        ("server-durable", |bench| commits(bench, Server, Persistent)),
+    ],
+};
 
 /// One after the other, and then all at once.
 const ONE_BY_ONE: usize = 16;
@@ -61,7 +66,7 @@ fn writer(bench: &mut Bench, method: Method, flush_type: FlushType) -> Result<Wr
     cfg.set_flush_type(flush_type)?
         .set_in_flight(AT_ONCE as u16)?;
     let number = bench.next_line();
-    let conn_cfg = bench.announce(number, plain(0, method != Method::Native))?;
+    let conn_cfg = bench.announce(number, plain(0, method != Native))?;
     let req = ConnReq::to_addr(&bench.peer, bench.addr, &cfg.conn_cfg(&conn_cfg)?)?;
     let asked = Writer::connect(req, &cfg, &bench.own_offer(number));
     let asked = asked.map_err(rpma::Error::from)?;

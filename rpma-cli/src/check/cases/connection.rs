@@ -6,37 +6,21 @@ use rpma::reconnect::{Reconnect, ReconnectCfg, ToConn};
 use rpma::{ConnEvent, Failure, Flags, Next, Posted, Wc};
 
 use super::super::bench::{Bench, Line};
-use super::Case;
+use super::Group;
 use crate::client::{InStep, Result, Stop, failed, not_possible, plain};
-use crate::wire::{Answer, Expect, FIRST, Part, Request};
+use crate::wire::{Expect, FIRST, Part, Request};
 
-pub(super) const CASES: &[Case] = &[
-    Case::new(
-        "connection-idle",
-        "a keep-alive does not end an idle connection",
-        idle,
-    ),
-    Case::new(
-        "connection-silent",
-        "a keep-alive ends a connection whose peer is silent",
-        silent,
-    ),
-    Case::new(
-        "connection-closed",
-        "the end by the server is an event here",
-        closed,
-    ),
-    Case::new(
-        "connection-cut-off",
-        "no byte lands after a cut-off",
-        cut_off,
-    ),
-    Case::new(
-        "connection-again",
-        "connections again and again, with the same memory",
-        again,
-    ),
-];
+pub(super) const GROUP: Group = Group {
+    name: "connection",
+    about: "keep-alive, the end by the server, cut-off, and connecting again",
+    cases: &[
+        ("idle", idle),
+        ("silent", silent),
+        ("closed", closed),
+        ("cut-off", cut_off),
+        ("again", again),
+    ],
+};
 
 /// Thirty time-outs of an acknowledgement.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
@@ -150,7 +134,7 @@ fn cut_off(bench: &mut Bench) -> Result<String> {
         Err(Stop::Failed(_)) => {}
         Err(stop) => return Err(stop),
     }
-    if bench.sum(PART)? == after {
+    if bench.sum(&Request::Sum(PART))? == after {
         Ok(format!("{WRITES} writes were in flight"))
     } else {
         failed("bytes of the server changed after the cut-off")
@@ -163,10 +147,7 @@ fn cut(bench: &mut Bench, line: &Line) -> Result<u64> {
         line: line.number,
         part: PART,
     };
-    bench.ask(&request, |answer| match answer {
-        Answer::Sum(sum) => Some(sum),
-        _ => None,
-    })
+    bench.sum(&request)
 }
 
 fn again(bench: &mut Bench) -> Result<String> {

@@ -1,14 +1,14 @@
 //! What the server declares about its memory, compared with what it knows of it.
 
 use super::super::bench::Bench;
-use super::Case;
+use super::Group;
 use crate::client::{Result, failed};
 
-pub(super) const CASES: &[Case] = &[Case::new(
-    "declaration",
-    "the server declares no more than its memory and its device keep",
-    declaration,
-)];
+pub(super) const GROUP: Group = Group {
+    name: "declaration",
+    about: "the server declares no more than its memory and its device keep",
+    cases: &[("", declaration)],
+};
 
 fn declaration(bench: &mut Bench) -> Result<String> {
     let declared = bench.offer.platform().get_durable();

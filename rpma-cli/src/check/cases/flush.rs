@@ -1,24 +1,25 @@
 //! Flushes: by the device's own operation and by a read, to visibility and to persistence.
 
+use rpma::FlushType::{Persistent, Visibility};
 use rpma::commit::Method;
+use rpma::commit::Method::{Native, Reading};
 use rpma::{Durable, FlushType};
 
 use super::super::bench::Bench;
-use super::{Case, by_way};
+use super::Group;
 use crate::client::{InStep, Result, not_possible, plain};
 use crate::wire::{FIRST, LONGEST};
 
-pub(super) const CASES: &[Case] = by_way!(
-    flush,
-    "flush",
-    "after a flush, the server's processor sees the bytes of earlier writes",
-    [
-        ("native-visible", Method::Native, FlushType::Visibility),
-        ("reading-visible", Method::Reading, FlushType::Visibility),
-        ("native-durable", Method::Native, FlushType::Persistent),
-        ("reading-durable", Method::Reading, FlushType::Persistent),
-    ]
-);
+pub(super) const GROUP: Group = Group {
+    name: "flush",
+    about: "after a flush, the server's processor sees the bytes of earlier writes",
+    cases: &[
+        ("native-visible", |bench| flush(bench, Native, Visibility)),
+        ("reading-visible", |bench| flush(bench, Reading, Visibility)),
+        ("native-durable", |bench| flush(bench, Native, Persistent)),
+        ("reading-durable", |bench| flush(bench, Reading, Persistent)),
+    ],
+};
 
 const LENGTHS: [usize; 15] = [
     1, 2, 7, 8, 9, 63, 64, 65, 255, 4095, 4096, 4097, 65_535, 65_537, LONGEST,
@@ -31,7 +32,7 @@ const PIECES: usize = 3;
 /// After each flush the server's processor sees the bytes of all writes before it.
 fn flush(bench: &mut Bench, method: Method, flush_type: FlushType) -> Result<String> {
     needs_served(bench, method, flush_type)?;
-    let line = bench.line(plain(0, method == Method::Reading))?;
+    let line = bench.line(plain(0, method == Reading))?;
     let mut count = 0;
     for len in LENGTHS {
         for offset in OFFSETS {
@@ -53,7 +54,7 @@ fn flush(bench: &mut Bench, method: Method, flush_type: FlushType) -> Result<Str
 
 /// The end of a case whose method makes nothing durable, or visible, at the server.
 pub(super) fn needs_served(bench: &Bench, method: Method, flush_type: FlushType) -> Result {
-    if method == Method::Native {
+    if method == Native {
         bench.needs_native()?;
     }
     if bench.offer.serves(method, flush_type) {

@@ -3,39 +3,25 @@
 use rpma::{Error, Flags, Next, Wc};
 
 use super::super::bench::{Bench, Line, receives};
-use super::Case;
+use super::Group;
 use crate::bytes::{checksum, pattern};
 use crate::client::{InStep, Result, failed};
 use crate::wire::{Arrival, FIRST, LONGEST, Request, Send};
 
-pub(super) const CASES: &[Case] = &[
-    Case::new(
-        "message-sizes",
-        "messages of 0 bytes up to the receive's size, both ways",
-        |bench| each(bench, RECEIVE, &LENGTHS.map(|len| (len, None))),
-    ),
-    Case::new(
-        "message-large",
-        "a message of many packets, both ways",
-        |bench| each(bench, LONGEST, &[(LONGEST, None)]),
-    ),
-    Case::new(
-        "message-immediate",
-        "messages with immediate data, both ways",
-        |bench| each(bench, 65, &immediates()),
-    ),
-    Case::new(
-        "message-write-immediate",
-        "writes with immediate data",
-        write_immediate,
-    ),
-    Case::new("message-gather", "a message of several local parts", gather),
-    Case::new(
-        "message-too-long",
-        "a message longer than its receive fails at both ends",
-        too_long,
-    ),
-];
+pub(super) const GROUP: Group = Group {
+    name: "message",
+    about: "messages and immediate data, both ways, and a message that is too long",
+    cases: &[
+        ("sizes", |bench| {
+            each(bench, RECEIVE, &LENGTHS.map(|len| (len, None)))
+        }),
+        ("large", |bench| each(bench, LONGEST, &[(LONGEST, None)])),
+        ("immediate", |bench| each(bench, 65, &immediates())),
+        ("write-immediate", write_immediate),
+        ("gather", gather),
+        ("too-long", too_long),
+    ],
+};
 
 /// The size of the receives.
 const RECEIVE: usize = 4097;

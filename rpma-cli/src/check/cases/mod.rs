@@ -1,4 +1,4 @@
-//! The cases, in the order in which they run. Each file has a group, and a table of its cases.
+//! The cases. Each file has a group.
 
 mod answer;
 mod atomic;
@@ -16,56 +16,58 @@ mod transfer;
 use super::bench::Bench;
 use crate::client::Result;
 
-/// One thing that is checked.
-#[derive(Debug)]
-pub(crate) struct Case {
-    pub(crate) name: &'static str,
-    pub(crate) about: &'static str,
-    /// Returns in words what was done.
-    pub(crate) run: fn(&mut Bench) -> Result<String>,
+/// Cases that check one thing in several ways, in the order in which they run.
+struct Group {
+    name: &'static str,
+    about: &'static str,
+    /// The ends of their names.
+    cases: &'static [(&'static str, Run)],
 }
 
-impl Case {
-    const fn new(
-        name: &'static str,
-        about: &'static str,
-        run: fn(&mut Bench) -> Result<String>,
-    ) -> Self {
-        Self { name, about, run }
+/// Returns in words what was done.
+type Run = fn(&mut Bench) -> Result<String>;
+
+/// One of its ways.
+#[derive(Debug)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) about: &'static str,
+    pub(crate) run: Run,
+}
+
+const GROUPS: [Group; 13] = [
+    declaration::GROUP,
+    transfer::GROUP,
+    message::GROUP,
+    flush::GROUP,
+    atomic::GROUP,
+    order::GROUP,
+    atomic::ORDER,
+    batch::GROUP,
+    commit::GROUP,
+    rights::GROUP,
+    answer::GROUP,
+    connection::GROUP,
+    private_data::GROUP,
+];
+
+impl Group {
+    fn cases(&self) -> impl Iterator<Item = Case> {
+        self.cases.iter().map(|(way, run)| Case {
+            name: format!("{}-{way}", self.name).trim_end_matches('-').into(),
+            about: self.about,
+            run: *run,
+        })
     }
 }
 
-/// The cases of one function, each with other arguments and its own end of the name.
-macro_rules! by_way {
-    ($run:ident, $name:literal, $about:literal, [$(($way:literal, $($arg:expr),+)),+ $(,)?]) => {
-        &[$(Case::new(concat!($name, "-", $way), $about, |bench| $run(bench, $($arg),+))),+]
-    };
-}
-use by_way;
-
-const GROUPS: [&[Case]; 13] = [
-    declaration::CASES,
-    transfer::CASES,
-    message::CASES,
-    flush::CASES,
-    atomic::CASES,
-    order::CASES,
-    atomic::ORDER,
-    batch::CASES,
-    commit::CASES,
-    rights::CASES,
-    answer::CASES,
-    connection::CASES,
-    private_data::CASES,
-];
-
 /// The cases whose names begin with one of these; all, if there are none.
-pub(crate) fn chosen(beginnings: &[String]) -> Vec<&'static Case> {
-    let all = GROUPS.iter().flat_map(|group| group.iter());
-    let is_chosen = |case: &&Case| {
+pub(crate) fn chosen(beginnings: &[String]) -> Vec<Case> {
+    let is_chosen = |case: &Case| {
         let begins = |beginning: &String| case.name.starts_with(beginning.as_str());
         beginnings.is_empty() || beginnings.iter().any(begins)
     };
+    let all = GROUPS.iter().flat_map(Group::cases);
     all.filter(is_chosen).collect()
 }
 
@@ -87,7 +89,7 @@ mod tests {
     #[test]
     fn each_case_has_a_name_of_its_own_and_words() {
         let all = chosen(&[]);
-        let names: BTreeSet<_> = all.iter().map(|case| case.name).collect();
+        let names: BTreeSet<_> = all.iter().map(|case| &case.name).collect();
         assert_eq!(names.len(), all.len());
         for case in all {
             assert!(!case.about.is_empty(), "{}", case.name);

@@ -3,20 +3,19 @@
 use rpma::{Flags, MrSlice};
 
 use super::super::bench::{Bench, Line, receives};
-use super::{Case, by_way};
+use super::Group;
 use crate::bytes::checksum;
 use crate::client::{Result, failed};
 use crate::wire::{Expect, FIRST, Part};
 
-pub(super) const CASES: &[Case] = by_way!(
-    notice,
-    "order",
-    "a notice proves the writes before it",
-    [
-        ("message", Notice::Message),
-        ("immediate", Notice::Immediate)
-    ]
-);
+pub(super) const GROUP: Group = Group {
+    name: "order",
+    about: "a notice proves the writes before it",
+    cases: &[
+        ("message", |bench| notice(bench, Notice::Message)),
+        ("immediate", |bench| notice(bench, Notice::Immediate)),
+    ],
+};
 
 /// What tells the server that the bytes are there.
 #[derive(Clone, Copy)]

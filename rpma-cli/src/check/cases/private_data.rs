@@ -3,39 +3,35 @@
 use rpma::{ConnCfg, ConnEvent, ConnReq};
 
 use super::super::bench::Bench;
-use super::Case;
+use super::Group;
 use crate::bytes::pattern;
 use crate::client::{InStep, Result, failed, plain};
 use crate::wire::{Answers, Asks, Expect};
 
-pub(super) const CASES: &[Case] = &[
-    Case::new(
-        "private-data-accept",
-        "requests of 0 to 56 bytes, answers of 0 to 196",
-        |bench| {
-            each_length(bench, 196, |len| Answers::Accept {
-                len,
-                seed: len.into(),
-            })
-        },
-    ),
-    Case::new(
-        "private-data-reject",
-        "rejects of 0 to 148 bytes",
-        |bench| {
-            each_length(bench, 148, |len| Answers::Reject {
-                len,
-                seed: len.into(),
-            })
-        },
-    ),
-];
+pub(super) const GROUP: Group = Group {
+    name: "private-data",
+    about: "private data of each length, in requests, answers and rejects",
+    cases: &[
+        ("accept", |bench| each_length(bench, 196, accept)),
+        ("reject", |bench| each_length(bench, 148, reject)),
+    ],
+};
 
 /// The most bytes of private data that InfiniBand and RoCE carry in a request. An answer has 196, and
 /// a reject 148.
 const REQUEST: u32 = 56;
 /// The number of these connections: each takes the place of the one before.
 const LINE: u32 = u32::MAX;
+
+fn accept(len: u32) -> Answers {
+    let seed = len.into();
+    Answers::Accept { len, seed }
+}
+
+fn reject(len: u32) -> Answers {
+    let seed = len.into();
+    Answers::Reject { len, seed }
+}
 
 /// Answers with private data of each length, up to the most.
 fn each_length(bench: &mut Bench, most: u32, answer: fn(u32) -> Answers) -> Result<String> {

@@ -3,23 +3,15 @@
 use rpma::{Flags, MrRemote, MrUsage};
 
 use super::super::bench::{Bench, Line};
-use super::Case;
+use super::Group;
 use crate::bytes::pattern;
 use crate::client::{InStep, Result, plain};
 
-pub(super) const CASES: &[Case] = &[
-    Case::new(
-        "rights-outside",
-        "a read beyond a region is refused",
-        outside,
-    ),
-    Case::new(
-        "rights-write",
-        "a write to a region without that right is refused",
-        write,
-    ),
-    Case::new("rights-key", "a read with a wrong key is refused", key),
-];
+pub(super) const GROUP: Group = Group {
+    name: "rights",
+    about: "the device refuses bytes outside a region, a missing right, and a wrong key",
+    cases: &[("outside", outside), ("write", write), ("key", key)],
+};
 
 /// The fields of a descriptor.
 const SIZE: std::ops::Range<usize> = 8..16;

@@ -3,30 +3,22 @@
 use rpma::{Flags, MrSlice, RemoteSlice};
 
 use super::super::bench::{Bench, Line};
-use super::Case;
+use super::Group;
 use crate::bytes::pattern;
 use crate::client::{InStep, Result, plain};
 use crate::wire::{FIRST, LONGEST};
 
-pub(super) const CASES: &[Case] = &[
-    Case::new(
-        "transfer-write",
-        "writes of each length and alignment, no other byte changed",
-        |bench| each(bench, false),
-    ),
-    Case::new(
-        "transfer-read",
-        "reads of each length and alignment, no other byte changed",
-        |bench| each(bench, true),
-    ),
-    Case::new("transfer-zero", "writes and reads of 0 bytes", zero),
-    Case::new("transfer-gather", "a write of several local parts", gather),
-    Case::new(
-        "transfer-inline",
-        "inline writes, whose source changes at once",
-        inline,
-    ),
-];
+pub(super) const GROUP: Group = Group {
+    name: "transfer",
+    about: "writes and reads of each length and alignment, from several parts and inline; no other byte changes",
+    cases: &[
+        ("write", |bench| each(bench, false)),
+        ("read", |bench| each(bench, true)),
+        ("zero", zero),
+        ("gather", gather),
+        ("inline", inline),
+    ],
+};
 
 /// Each MTU of InfiniBand and RoCE is among them, with its neighbours.
 const LENGTHS: [usize; 27] = [

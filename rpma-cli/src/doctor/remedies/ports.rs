@@ -21,11 +21,10 @@ fn nearest(device: &RdmaDevice) -> Option<&Port> {
 
 /// For a device without an active port.
 pub(in crate::doctor) fn inactive(device: &RdmaDevice, container: Option<Container>) -> String {
-    let is_infiniband = |port: &Port| port.link_layer == Some("InfiniBand");
     let Some(port) = nearest(device) else {
         return format!("its driver shows no port: {LOG}");
     };
-    if is_infiniband(port) {
+    if port.is_infiniband() {
         return match (port.state, port.physical) {
             (Some("INIT" | "ARMED"), _) => {
                 "the cable is connected: run a subnet manager in the network (opensm)".into()
@@ -37,23 +36,20 @@ pub(in crate::doctor) fn inactive(device: &RdmaDevice, container: Option<Contain
             _ => "connect the cable to a switch or host that is on".into(),
         };
     }
-    match port.interfaces.first() {
-        Some(interface) if interface.is_elsewhere => elsewhere(interface, container),
-        Some(Interface { name, state, .. }) if *state == Some("up") => {
-            format!("{name} is up, and the port is not: {LOG}")
-        }
-        Some(Interface {
-            name,
-            is_set_up: Some(true),
-            ..
-        }) => format!(
+    let Some(interface) = port.interfaces.first() else {
+        return no_interface(device);
+    };
+    let name = &interface.name;
+    match interface.state {
+        _ if interface.is_elsewhere => elsewhere(interface, container),
+        Some("up") => format!("{name} is up, and the port is not: {LOG}"),
+        _ if interface.is_set_up == Some(true) => format!(
             "{name} is set up and has no carrier: connect its cable, and look at the other end. `rdma link` must show \
              ACTIVE"
         ),
-        Some(Interface { name, .. }) => format!(
+        _ => format!(
             "as root: ip link set {name} up. If `rdma link` does not show ACTIVE then, connect the cable"
         ),
-        None => no_interface(device),
     }
 }
 
@@ -74,32 +70,33 @@ fn elsewhere(interface: &Interface, container: Option<Container>) -> String {
 
 /// For a device with an active port that no address leads to.
 pub(in crate::doctor) fn no_address(device: &RdmaDevice, facts: &Facts) -> String {
-    let is_infiniband = |port: &Port| port.link_layer == Some("InfiniBand");
-    match (device.interfaces().next(), facts.container) {
-        (Some(interface), container) if interface.is_elsewhere => elsewhere(interface, container),
-        (None, Some(container)) => give_network(container).into(),
-        (
-            Some(Interface {
-                name,
-                is_set_up: Some(false),
-                ..
-            }),
-            _,
-        ) => {
+    let Some(interface) = device.interfaces().next() else {
+        return without_interface(device, facts);
+    };
+    let name = &interface.name;
+    match interface.is_set_up {
+        _ if interface.is_elsewhere => elsewhere(interface, facts.container),
+        Some(false) => {
             format!("as root: ip link set {name} up, and ip addr add ADDR/24 dev {name}")
         }
-        (Some(Interface { name, .. }), _) => format!("as root: ip addr add ADDR/24 dev {name}"),
-        (None, None) if device.ports.iter().any(is_infiniband) => {
-            let load = format!(
-                "as root: modprobe ib_ipoib. It makes a network interface of {}, such as ib0, which needs, as root: ip \
-                 link set ib0 up, and ip addr add ADDR/24 dev ib0. If it is loaded, look for its interface in other network \
-                 namespaces (`ip netns`)",
-                device.name
-            );
-            or_other_kernel(facts, "ib_ipoib", load)
-        }
-        (None, None) => no_interface(device),
+        _ => format!("as root: ip addr add ADDR/24 dev {name}"),
     }
+}
+
+fn without_interface(device: &RdmaDevice, facts: &Facts) -> String {
+    if let Some(container) = facts.container {
+        return give_network(container).into();
+    }
+    if !device.ports.iter().any(Port::is_infiniband) {
+        return no_interface(device);
+    }
+    let load = format!(
+        "as root: modprobe ib_ipoib. It makes a network interface of {}, such as ib0, which needs, as root: ip link set \
+         ib0 up, and ip addr add ADDR/24 dev ib0. If it is loaded, look for its interface in other network namespaces \
+         (`ip netns`)",
+        device.name
+    );
+    or_other_kernel(facts, "ib_ipoib", load)
 }
 
 fn no_interface(device: &RdmaDevice) -> String {
