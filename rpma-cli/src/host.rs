@@ -117,18 +117,17 @@ impl Host {
 
     /// The same host without texts that could have names, addresses or serial numbers.
     pub(crate) fn published(self) -> Self {
+        let driver = self.description.as_deref().and_then(drivers::name);
+        let link = self.link.as_deref();
+        let link = link.and_then(|text| published::known(LINKS, text));
         Self {
             rpma: published::version(&self.rpma).unwrap_or_default(),
             kernel: self.kernel.as_deref().and_then(published::version),
             device: published::device_name(&self.device),
-            description: self
-                .description
-                .and_then(|text| Some(drivers::name(&text)?.into())),
+            description: driver.map(Into::into),
             board: self.board.as_deref().and_then(published::board),
             firmware: self.firmware.as_deref().and_then(published::version),
-            link: self
-                .link
-                .and_then(|text| Some(published::known(LINKS, &text)?.into())),
+            link: link.map(Into::into),
             rate: self.rate.as_deref().and_then(published::rate),
             memory: self.memory.map(Memory::published),
             ..self

@@ -9,8 +9,6 @@ use rpma::{Error, WcStatus};
 pub(crate) struct Problem {
     what: String,
     remedy: String,
-    /// Whether the reader of the output has gone, which needs no words.
-    is_closed_pipe: bool,
 }
 
 impl Problem {
@@ -19,20 +17,16 @@ impl Problem {
         Self {
             what: what.into(),
             remedy: remedy.into(),
-            is_closed_pipe: false,
         }
     }
 
-    /// The reader of the output has gone.
+    /// The reader of the output has gone, which needs no words.
     pub(crate) fn closed_pipe() -> Self {
-        Self {
-            is_closed_pipe: true,
-            ..Self::new("the reader of the output has gone", "")
-        }
+        Self::new("", "")
     }
 
     pub(crate) fn is_closed_pipe(&self) -> bool {
-        self.is_closed_pipe
+        self.what.is_empty()
     }
 }
 

@@ -104,18 +104,23 @@ fn keep_all(exam: &mut Exam<'_>, wanted: Option<&str>, mut tried: Tried) -> Vec<
     tried.opened.retain(|device| is_wanted(device.name()));
     let mut findings = keep(exam, mem::take(&mut tried.opened));
     let is_left = |device: &&RdmaDevice| {
-        is_wanted(&device.name) && device.can_serve() && !exam.has_opened(&device.name)
+        let is_opened = exam
+            .devices
+            .iter()
+            .any(|opened| opened.name() == device.name);
+        is_wanted(&device.name) && device.can_serve() && !is_opened
     };
     for device in facts.devices.iter().filter(is_left) {
-        let (mut found, remedy) = why_not(facts, device, &tried);
-        findings.push(if !exam.devices.is_empty() {
-            Finding::note(CHECK, found).with_remedy(remedy)
-        } else {
-            if let Some((address, error)) = tried.failed(device).or(tried.failed.last()) {
+        let (why, remedy) = why_not(facts, device, &tried);
+        let attempt = tried.failed(device).or(tried.failed.last());
+        findings.push(match attempt {
+            _ if !exam.devices.is_empty() => Finding::note(CHECK, why).with_remedy(remedy),
+            Some((address, error)) => {
                 let reason = remedies::reason(error);
-                found = format!("{found} (the attempt by {address}: {reason})");
+                let found = format!("{why} (the attempt by {address}: {reason})");
+                Finding::bad(CHECK, found, remedy)
             }
-            Finding::bad(CHECK, found, remedy)
+            None => Finding::bad(CHECK, why, remedy),
         });
     }
     findings

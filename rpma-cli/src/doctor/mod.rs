@@ -71,14 +71,12 @@ pub(crate) fn examine(
     };
     let file = ResultFile::of(&args.form)?;
     let is_text = args.form.format == Format::Text;
-    let of_host = HOST.map(|step| (step, host.is_simulated));
-    let of_memory = MEMORY.map(|step| (step, false));
-    for (step, only_limits) in of_host.into_iter().chain(of_memory) {
+    for (number, step) in STEPS.iter().enumerate() {
         if interrupt.is_set() {
             break;
         }
         let mut findings = step(&mut exam);
-        if only_limits {
+        if host.is_simulated && number < OF_HOST {
             findings.retain(|finding| matches!(finding.verdict, Verdict::Bad | Verdict::Note));
         }
         for finding in findings.iter().filter(|_| is_text) {
@@ -112,7 +110,9 @@ fn named(host: &Host, target: &str) -> String {
 
 type Step = fn(&mut Exam<'_>) -> Vec<Finding>;
 
-const HOST: [Step; 10] = [
+/// The first of these are about the host, and the others about the memory.
+const OF_HOST: usize = 10;
+const STEPS: [Step; 13] = [
     |exam| system::kernel(&exam.host.facts),
     |exam| system::container(&exam.host.facts),
     |exam| system::modules(&exam.host.facts),
@@ -123,9 +123,6 @@ const HOST: [Step; 10] = [
     registering::locked_memory,
     |exam| opened::abilities(&exam.devices),
     |exam| opened::iwarp(&exam.devices),
-];
-
-const MEMORY: [Step; 3] = [
     memory::open,
     |exam| durable::check(exam),
     |exam| vec![exam.summary()],
@@ -160,12 +157,13 @@ impl Exam<'_> {
             Some(target) if !self.devices.is_empty() => format!("rpma doctor {target} --memory"),
             _ => "rpma doctor --memory".into(),
         };
-        let is_able = |device: &Opened| device.peer.is_odp_capable();
-        let is_one = !self.devices.is_empty();
         Wanted {
             doctor,
             failed: self.args.memory.as_deref().and_then(Path::to_str),
-            takes_files: is_one.then(|| self.devices.iter().any(is_able)),
+            takes_files: match &self.devices[..] {
+                [] => None,
+                some => Some(some.iter().any(|device| device.peer.is_odp_capable())),
+            },
         }
     }
 
@@ -180,17 +178,15 @@ impl Exam<'_> {
         Outcome::of(!is_bad && !self.devices.is_empty() && !self.interrupt.is_set())
     }
 
-    fn has_opened(&self, name: &str) -> bool {
-        self.devices.iter().any(|device| device.name() == name)
-    }
-
     fn summary(&self) -> Finding {
         const CHECK: &str = "remote flush";
         if self.outcome() == Outcome::Bad {
             return Finding::bad(CHECK, "cannot work", remedies::MEND);
         }
         let serving = self.devices.iter().filter(|device| !device.refuses);
-        let places: Vec<_> = serving.map(ToString::to_string).collect();
+        let place =
+            |device: &Opened| format!("{} ({})", device.name(), device.addresses.join(", "));
+        let places: Vec<_> = serving.map(place).collect();
         let meaning = match &self.args.memory {
             None => ". Durable data needs persistent memory: name it with --memory",
             Some(_) if self.findings.iter().any(durable::is_durable) => "",

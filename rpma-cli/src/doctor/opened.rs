@@ -1,7 +1,5 @@
 //! Devices that the library has opened, and their abilities.
 
-use std::fmt;
-
 use rpma::{Device, Peer};
 
 use crate::report::Finding;
@@ -27,12 +25,6 @@ impl Opened {
 
     pub(super) fn name(&self) -> &str {
         self.peer.get_device_name()
-    }
-}
-
-impl fmt::Display for Opened {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.name(), self.addresses.join(", "))
     }
 }
 

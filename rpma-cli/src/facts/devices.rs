@@ -216,16 +216,14 @@ fn gids(files: &Files, port: &str) -> (Vec<Gid>, Vec<String>) {
 
 /// InfiniBand and iWARP: the interfaces of the same adapter. `dev_port` counts from 0.
 fn interfaces_of_device(files: &Files, device: &str, port: u32) -> Vec<String> {
+    let mut names = files.names(format!("{CLASS}/{device}/device/net"));
     let software = files.word(format!("{CLASS}/{device}/parent"));
-    let names = files.names(format!("{CLASS}/{device}/device/net"));
-    let is_of_port = |name: &String| {
+    names.extend(software.filter(|name| is_name(name)));
+    names.retain(|name| {
         let dev_port = files.word(format!("sys/class/net/{name}/dev_port"));
         dev_port.is_none_or(|dev_port| dev_port.parse() == Ok(port.saturating_sub(1)))
-    };
-    let names = names
-        .into_iter()
-        .chain(software.filter(|name| is_name(name)));
-    names.filter(is_of_port).collect()
+    });
+    names
 }
 
 fn interface(files: &Files, name: String) -> Interface {

@@ -215,10 +215,8 @@ fn namespace(files: &Files, name: &str) -> Option<Namespace> {
     // The personality that has claimed it, if it is not raw.
     let holder = files.word(format!("{ND}/{name}/holder"));
     let devices = [name, holder.as_deref().unwrap_or(name)];
-    let blocks = devices
-        .iter()
-        .map(|device| files.names(format!("{ND}/{device}/block")));
-    let block = blocks.flatten().next();
+    let blocks = |device| files.names(format!("{ND}/{device}/block"));
+    let block = devices.into_iter().flat_map(blocks).next();
     let uses = block.as_ref().map(|block| blocks::uses(files, block));
     let (uses, mounts) = uses.unwrap_or_default();
     Some(Namespace {
@@ -245,10 +243,8 @@ fn has_driver(files: &Files, devices: &[&str]) -> bool {
 }
 
 fn number(files: &Files, device: &str, attribute: &str) -> Option<u64> {
-    files
-        .word(format!("{ND}/{device}/{attribute}"))?
-        .parse()
-        .ok()
+    let text = files.word(format!("{ND}/{device}/{attribute}"))?;
+    text.parse().ok()
 }
 
 #[cfg(test)]

@@ -48,11 +48,9 @@ pub(crate) fn board(text: &str) -> Option<String> {
 /// `100 Gb/sec (4X EDR)`.
 pub(crate) fn rate(text: &str) -> Option<String> {
     let (number, _) = text.split_once(" Gb/sec")?;
-    let number: f64 = number
-        .parse()
-        .ok()
-        .filter(|number| (0.0..1e4).contains(number))?;
-    Some(format!("{number} Gb/sec"))
+    let number: f64 = number.parse().ok()?;
+    let is_rate = (0.0..1e4).contains(&number);
+    is_rate.then(|| format!("{number} Gb/sec"))
 }
 
 /// A text without the addresses and the paths that it has.
@@ -85,11 +83,8 @@ fn is_private(word: &str) -> bool {
 /// operator that of the host.
 pub(crate) fn device_name(name: &str) -> String {
     let is_kernels = drivers::beginnings().any(|prefix| is_numbered(name, prefix));
-    if is_kernels || is_of_slot(name) {
-        name.to_owned()
-    } else {
-        "renamed".to_owned()
-    }
+    let is_known = is_kernels || is_of_slot(name);
+    if is_known { name } else { "renamed" }.to_owned()
 }
 
 fn is_numbered(name: &str, prefix: &str) -> bool {

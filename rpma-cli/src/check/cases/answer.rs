@@ -21,8 +21,9 @@ const REFUSED: usize = 8;
 /// The read completes on a connection that works, and not on one whose peer cannot answer.
 fn zero(bench: &mut Bench) -> Result<String> {
     let line = bench.line(plain(0, false))?;
-    let (local, remote) = (MrSlice::EMPTY, RemoteSlice::EMPTY);
-    let read = line.conn.read(local, remote, FLAGS, 0)?;
+    let read = line
+        .conn
+        .read(MrSlice::EMPTY, RemoteSlice::EMPTY, FLAGS, 0)?;
     line.wait(read)
         .step(|| "a read on a connection that works".to_owned())?;
     if bench.peer.is_iwarp() {
@@ -39,8 +40,9 @@ fn zero(bench: &mut Bench) -> Result<String> {
 
 /// The server's queue pair has failed, and no message tells this side.
 fn after_a_failure(line: &Line) -> Result<String> {
-    let (local, remote) = (MrSlice::EMPTY, RemoteSlice::EMPTY);
-    let read = line.conn.read(local, remote, FLAGS, 0)?;
+    let read = line
+        .conn
+        .read(MrSlice::EMPTY, RemoteSlice::EMPTY, FLAGS, 0)?;
     match (line.outcome(read)?, line.conn.failure()) {
         (Err(_), Some(Failure::Operation(failure))) => Ok(format!(
             "no answer after the server's queue pair has failed: {}",
@@ -57,8 +59,7 @@ fn after_a_failure(line: &Line) -> Result<String> {
 /// The server's device ends the connection for the write, and so cannot answer the read.
 fn after_a_refused_write(bench: &mut Bench) -> Result {
     let line = bench.line(plain(0, false))?;
-    let dst = guarded(bench)?.slice(64..128)?;
-    let src = bench.local.slice(..64)?;
+    let (dst, src) = (guarded(bench)?.slice(64..128)?, bench.own(0, 64)?);
     let mut batch = line.conn.batch::<2>();
     batch.write(dst, src, Flags::COMPLETION_ON_ERROR, 0)?;
     batch.read(MrSlice::EMPTY, RemoteSlice::EMPTY, FLAGS, 0)?;

@@ -12,17 +12,10 @@ pub(super) const GROUP: Group = Group {
     name: "order",
     about: "a notice proves the writes before it",
     cases: &[
-        ("message", |bench| notice(bench, Notice::Message)),
-        ("immediate", |bench| notice(bench, Notice::Immediate)),
+        ("message", |bench| notice(bench, false)),
+        ("immediate", |bench| notice(bench, true)),
     ],
 };
-
-/// What tells the server that the bytes are there.
-#[derive(Clone, Copy)]
-enum Notice {
-    Message,
-    Immediate,
-}
 
 /// Notices, one after the other. The send queue has room for the writes before each.
 const ROUNDS: u32 = 48;
@@ -30,7 +23,7 @@ const ROUNDS: u32 = 48;
 const WRITES: [usize; 8] = [1, 7, 8, 64, 65, 1000, 4096, 12_000];
 
 /// The server sums the bytes at the moment at which its receive completes.
-fn notice(bench: &mut Bench, notice: Notice) -> Result<String> {
+fn notice(bench: &mut Bench, by_immediate: bool) -> Result<String> {
     let len: usize = WRITES.iter().sum();
     let watch = Part {
         at: FIRST + 1,
@@ -43,7 +36,7 @@ fn notice(bench: &mut Bench, notice: Notice) -> Result<String> {
     })?;
     for round in 0..ROUNDS {
         let expected = bench.put(0, u64::from(round) + 1, watch.len as usize)?;
-        write_all(bench, &line, watch, notice)?;
+        write_all(bench, &line, watch, by_immediate)?;
         let watched = bench.arrival(&line, round)?.watched;
         if watched != Some(checksum(&expected)) {
             return failed(format!(
@@ -57,7 +50,7 @@ fn notice(bench: &mut Bench, notice: Notice) -> Result<String> {
     ))
 }
 
-fn write_all(bench: &Bench, line: &Line, part: Part, notice: Notice) -> Result {
+fn write_all(bench: &Bench, line: &Line, part: Part, by_immediate: bool) -> Result {
     let (mut begin, len) = (0, part.len as usize);
     for len in WRITES {
         line.write(bench, begin, part.at + begin as u64, len)?;
@@ -68,15 +61,12 @@ fn write_all(bench: &Bench, line: &Line, part: Part, notice: Notice) -> Result {
         len - begin,
         Flags::COMPLETION_ALWAYS,
     );
-    let posted = match notice {
-        Notice::Immediate => {
-            let (dst, src) = (bench.remote(at, len)?, bench.own(begin, len)?);
-            line.conn.write_with_imm(dst, src, flags, 0, 0)?
-        }
-        Notice::Message => {
-            line.write(bench, begin, at, len)?;
-            line.conn.send(MrSlice::EMPTY, flags, 0)?
-        }
+    let posted = if by_immediate {
+        let (dst, src) = (bench.remote(at, len)?, bench.own(begin, len)?);
+        line.conn.write_with_imm(dst, src, flags, 0, 0)?
+    } else {
+        line.write(bench, begin, at, len)?;
+        line.conn.send(MrSlice::EMPTY, flags, 0)?
     };
     line.wait(posted).map(drop)
 }

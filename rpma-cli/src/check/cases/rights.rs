@@ -2,7 +2,7 @@
 
 use rpma::{Flags, MrRemote, MrUsage};
 
-use super::super::bench::{Bench, Line};
+use super::super::bench::Bench;
 use super::Group;
 use crate::bytes::pattern;
 use crate::client::{InStep, Result, plain};
@@ -23,21 +23,19 @@ fn outside(bench: &mut Bench) -> Result<String> {
     let size = bench.arena.get_size();
     let mut descriptor = bench.server.arena.clone();
     descriptor[SIZE].copy_from_slice(&(size + 8).to_le_bytes());
-    let region = MrRemote::from_descriptor(&descriptor)?;
-    let line = bench.line(plain(0, false))?;
-    refused_read(bench, &line, &region, size - 4)
+    refused_read(bench, &descriptor, size - 4)
 }
 
 fn key(bench: &mut Bench) -> Result<String> {
     let mut descriptor = bench.server.arena.clone();
     // The part of a key that changes with each registration.
     descriptor[KEY] ^= 0x5a;
-    let region = MrRemote::from_descriptor(&descriptor)?;
-    let line = bench.line(plain(0, false))?;
-    refused_read(bench, &line, &region, 0)
+    refused_read(bench, &descriptor, 0)
 }
 
-fn refused_read(bench: &Bench, line: &Line, region: &MrRemote, at: u64) -> Result<String> {
+fn refused_read(bench: &mut Bench, descriptor: &[u8], at: u64) -> Result<String> {
+    let region = MrRemote::from_descriptor(descriptor)?;
+    let line = bench.line(plain(0, false))?;
     let (src, dst) = (region.slice(at..at + 8)?, bench.own(0, 8)?);
     let read = line.conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0)?;
     line.is_refused(bench, read)

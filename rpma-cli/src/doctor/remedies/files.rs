@@ -12,7 +12,7 @@ fn namespaces(facts: &Facts) -> impl Iterator<Item = &Namespace> {
 }
 
 /// A file system with DAX.
-pub(super) fn on_dax(facts: &Facts) -> Option<&Mount> {
+fn on_dax(facts: &Facts) -> Option<&Mount> {
     let mut mounts = namespaces(facts).flat_map(|of| &of.mounts);
     mounts.find(|mount| mount.is_dax)
 }

@@ -21,13 +21,9 @@ pub(in crate::doctor) fn other_memory(facts: &Facts, wanted: &Wanted<'_>) -> Str
     let usable = pmem.in_state(DaxState::Usable).map(Dax::path);
     let usable: Vec<String> = usable.filter(|path| *failed != Some(path)).collect();
     if let [path, others @ ..] = &usable[..] {
-        let or_file = match (wanted.takes_files, files::on_dax(facts)) {
-            (Some(true), Some(mount)) => format!("; or name a file on {}", mount.place),
-            _ => String::new(),
-        };
         return match others {
-            [] => format!("{doctor} {path}{or_file}"),
-            others => format!("{doctor} {path} (or {}){or_file}", others.join(", ")),
+            [] => format!("{doctor} {path}"),
+            others => format!("{doctor} {path} (or {})", others.join(", ")),
         };
     }
     let of_device = DEVICE_STATES.iter().find_map(|state| {
