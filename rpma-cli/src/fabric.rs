@@ -47,13 +47,13 @@ fn simulated(host: &Host, profile: &Profile) -> Result<doctor::Host, Problem> {
     let device = Device::from_addr(&addresses[0], Side::Local)?;
     let port = Port {
         number: 1,
-        state: Some("ACTIVE".into()),
-        link_layer: Some("Ethernet".into()),
+        state: Some("ACTIVE"),
+        link_layer: Some("Ethernet"),
         ..Port::default()
     };
     let device = RdmaDevice {
         name: device.get_name().into(),
-        node_type: Peer::new(&device)?.is_iwarp().then(|| "RNIC".into()),
+        node_type: Peer::new(&device)?.is_iwarp().then_some("RNIC"),
         description: Some(profile.name().into()),
         ports: vec![port],
         ..RdmaDevice::default()

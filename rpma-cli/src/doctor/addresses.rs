@@ -283,7 +283,7 @@ mod tests {
             let device = RdmaDevice {
                 name: name.into(),
                 ports: vec![Port {
-                    state: Some("ACTIVE".into()),
+                    state: Some("ACTIVE"),
                     ..Port::default()
                 }],
                 ..RdmaDevice::default()

@@ -104,7 +104,7 @@ mod tests {
         let interface = Interface {
             name: "eth0".into(),
             mtu: Some(1500),
-            state: Some("up".into()),
+            state: Some("up"),
             ..Interface::default()
         };
         RdmaDevice {
@@ -152,7 +152,7 @@ mod tests {
         );
         assert_eq!(describe(&RdmaDevice::default()), ": no port");
         let iwarp = RdmaDevice {
-            node_type: Some("RNIC".into()),
+            node_type: Some("RNIC"),
             ..device("siw0", "ACTIVE", "Ethernet")
         };
         let found = "siw0 (rxe, iWARP): port 1 is ACTIVE, Ethernet, eth0 up MTU 1500";

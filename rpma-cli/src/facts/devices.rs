@@ -91,10 +91,6 @@ impl RdmaDevice {
         }
     }
 
-    pub(crate) fn is_iwarp(&self) -> bool {
-        self.node_type == Some("RNIC")
-    }
-
     pub(crate) fn interfaces(&self) -> impl Iterator<Item = &Interface> {
         self.ports.iter().flat_map(|port| &port.interfaces)
     }
@@ -319,7 +315,7 @@ mod tests {
         let eth0 = Interface {
             name: "eth0".into(),
             mtu: Some(1500),
-            state: Some("up".into()),
+            state: Some("up"),
             ..Interface::default()
         };
         assert_eq!(port.interfaces, [eth0]);

@@ -126,7 +126,7 @@ fn device(interface: Option<Interface>, driver: &'static str) -> RdmaDevice {
         name: "mlx5_3".into(),
         driver: Some(driver),
         ports: vec![Port {
-            link_layer: Some("InfiniBand".into()),
+            link_layer: Some("InfiniBand"),
             interfaces: interface.into_iter().collect(),
             ..Port::default()
         }],
@@ -185,7 +185,7 @@ fn an_interface_without_an_address_has_the_remedy_of_its_state() {
 #[test]
 fn a_device_of_ethernet_or_without_ports_needs_no_ipoib() {
     let mut device = device(None, "mlx5_core");
-    device.ports[0].link_layer = Some("Ethernet".into());
+    device.ports[0].link_layer = Some("Ethernet");
     let remedy = no_address(&device, &Facts::default());
     assert!(
         remedy.starts_with("mlx5_3 has no network interface"),
@@ -222,15 +222,15 @@ fn a_port_that_needs_no_cable_comes_first() {
         number,
         state: Some(state),
         physical: Some(physical),
-        link_layer: Some("InfiniBand".into()),
+        link_layer: Some("InfiniBand"),
         ..Port::default()
     };
     let ethernet = |name: &str, is_set_up| Port {
-        state: Some("DOWN".into()),
-        link_layer: Some("Ethernet".into()),
+        state: Some("DOWN"),
+        link_layer: Some("Ethernet"),
         interfaces: vec![Interface {
             name: name.into(),
-            state: Some("down".into()),
+            state: Some("down"),
             is_set_up: Some(is_set_up),
             ..Interface::default()
         }],
