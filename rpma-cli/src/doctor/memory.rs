@@ -145,8 +145,9 @@ fn registrations(exam: &Exam<'_>, map: &PmemMap) -> Vec<Finding> {
         PmemKind::FsDax => None,
         _ => locked.too_low_for(map.len()),
     };
-    let is_bad = tried.iter().any(|finding| finding.verdict == Verdict::Bad);
-    let Some(limit) = limit.filter(|_| !is_bad) else {
+    let mut verdicts = tried.iter().map(|finding| finding.verdict);
+    let is_good = tried.is_empty() || verdicts.any(|verdict| verdict != Verdict::Bad);
+    let Some(limit) = limit.filter(|_| is_good) else {
         return tried;
     };
     // In the unit of `ulimit -l`.
