@@ -31,8 +31,11 @@ pub(crate) fn run(
 ) -> Result<Outcome, Problem> {
     let cases = cases::chosen(&args.only);
     if args.list {
-        let line = |case: &Case| out.line(format!("{:<28} {}", case.name, case.about));
-        return cases.iter().try_for_each(line).map(|()| Outcome::Good);
+        for group in cases.chunk_by(|case, next| case.about == next.about) {
+            let names: Vec<_> = group.iter().map(|case| &*case.name).collect();
+            out.line(format!("{}: {}", names.join(", "), group[0].about))?;
+        }
+        return Ok(Outcome::Good);
     }
     let file = ResultFile::of(&args.form)?;
     let Some(server) = &args.server else {

@@ -79,10 +79,8 @@ fn not_mapped(exam: &Exam<'_>, path: &Path, error: &Error) -> Finding {
         // The rest is the library's remedy, which does not depend on this host.
         None => {
             let found = reason.split(": ").next().unwrap_or(&reason).to_owned();
-            (
-                found,
-                remedies::file_with_size(facts, &exam.wanted_memory(), path),
-            )
+            let file = remedies::file_with_size(facts, &exam.wanted_memory(), path);
+            (found, file)
         }
         Some(ErrorKind::NotFound) => (format!("{name} does not exist"), None),
         Some(ErrorKind::PermissionDenied) => {
@@ -136,9 +134,8 @@ fn persistence_domain(exam: &Exam<'_>, map: &PmemMap) -> Finding {
 /// registered with the limit of locked memory. Registering gigabytes would take long.
 fn registrations(exam: &Exam<'_>, map: &PmemMap) -> Vec<Finding> {
     let devices = exam.devices.iter();
-    let tried: Vec<_> = devices
-        .map(|device| registration(exam, device, map))
-        .collect();
+    let registration = |device| registration(exam, device, map);
+    let tried: Vec<_> = devices.map(registration).collect();
     let locked = exam.host.facts.locked_memory;
     let limit = match map.kind() {
         // Its pages are not locked.

@@ -44,7 +44,7 @@ fn each(bench: &mut Bench, receive: usize, messages: &[Message]) -> Result<Strin
             Some(imm) => format!("a message of {len} bytes with {imm:#x}"),
         })?;
     }
-    Ok(format!("{count} messages each way"))
+    Ok(format!("messages each way: {count}"))
 }
 
 fn immediates() -> Vec<Message> {
