@@ -91,6 +91,8 @@ faults! {
     TakesPlace = "takes-place",
     /// A server that came back shows words that may only have been visible.
     TrustsWords = "trusts-words",
+    /// A server keeps the records after its tail, which may only have been visible.
+    TrustsRecords = "trusts-records",
     /// After a server came back, no commit repeats the tail.
     NoRecount = "no-recount",
     /// A new server counts before the old servers know of it.

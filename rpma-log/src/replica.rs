@@ -314,7 +314,8 @@ impl Shared {
         let has = |state: &State| match state.head.max(found.head) {
             from if from > state.committed => state.head,
             from => {
-                let end = state.committed.min(found.tail.end);
+                let (end, shown) = (state.committed, state.committed.min(found.tail.end));
+                let end = fault.either(Fault::TrustsRecords, || end, || shown);
                 state.ring.common(&found.ring, from, end)
             }
         };

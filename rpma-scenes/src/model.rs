@@ -1,6 +1,7 @@
 //! The judge: a model of the log, with one rule. Each durable record is read back once, in order and
-//! whole, by each later opening; an unknown one at most once, and then by all or by none; a refused
-//! one never; and nothing else is read. A forgotten record is not read again.
+//! whole, by each later opening; an unknown one at most once, and then by all or by none, or by all if
+//! its own writer has read it; a refused one never; and nothing else is read. A forgotten record is
+//! not read again.
 
 use crate::subject::{Appended, Record};
 
@@ -322,7 +323,7 @@ impl Model {
                 Some(_) => {}
                 None if of.settled == Some(true) && self.forgets == 0 => {
                     return Err(format!(
-                        "the outcome of record {number} was unknown, an earlier opening has read it, and now it is lost"
+                        "the outcome of record {number} was unknown, it was read, and now it is lost"
                     ));
                 }
                 None => {}
@@ -339,6 +340,18 @@ impl Model {
         for entry in self.entries.iter_mut().filter(|of| of.epoch < epoch) {
             let is_there = read.iter().any(|record| record.bytes == entry.bytes);
             entry.settled = Some(is_there);
+        }
+    }
+
+    /// A writer that goes on has read these records, which are right. So each later one reads them.
+    pub(crate) fn keep(&mut self, read: &[Record]) {
+        for record in read {
+            let unknown = |of: &&mut Entry| of.position().is_none() && of.settled.is_none();
+            let mut entries = self.entries.iter_mut().filter(unknown);
+            if let Some(entry) = entries.find(|of| of.bytes == record.bytes) {
+                entry.settled = Some(true);
+                self.now += 1;
+            }
         }
     }
 }
@@ -434,6 +447,18 @@ mod tests {
         without = of.clone();
         without.settle(1, &read(&of, &[0]));
         without.check(&read(&of, &[0, 1])).expect("right");
+    }
+
+    /// Promise: a record that its own writer has read is read by all openings, and one that it has
+    /// not read by all or by none.
+    #[test]
+    fn a_record_that_its_writer_has_read_stays() {
+        let mut of = model(&[Durable(0), UNKNOWN, UNKNOWN]);
+        of.keep(&read(&of, &[0, 1]));
+        fails(&of, &[0], "now it is lost");
+        for right in [&[0, 1][..], &[0, 1, 2]] {
+            of.check(&read(&of, right)).expect("right");
+        }
     }
 
     /// Promise: records are forgotten from the first one on, and do not come back.

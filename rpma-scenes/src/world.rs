@@ -522,6 +522,17 @@ impl<S: Subject> Way<'_, S> {
         self.link.heal();
     }
 
+    /// The `nth` request from now on does not arrive, nor do those after it.
+    pub(crate) fn lose_request(&self, nth: usize) {
+        self.does(&format!("loses request {nth} from now on"));
+        self.link.lose_request(nth as u32);
+    }
+
+    /// It loses no more requests.
+    pub(crate) fn disarm(&self) {
+        self.link.disarm();
+    }
+
     pub(crate) fn delay(&self, delay: Duration) {
         self.does(&format!("takes {delay:?} more"));
         self.link.delay(delay);

@@ -131,10 +131,11 @@ impl<S: Subject> Writer<S> {
     /// Reads all records, and judges them.
     pub(crate) async fn check(&self) {
         let read = self.read().await;
-        let model = self.world.model();
+        let mut model = self.world.model();
         let judged = model.check(&read);
         judged.unwrap_or_else(|why| {
             fail(format!("{why}. Its writer has read {}", model.text(&read)))
         });
+        model.keep(&read);
     }
 }

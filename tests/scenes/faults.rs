@@ -15,7 +15,7 @@ const SAME_INSTANCE: &str = "same-instance";
 const NO_RECOUNT: &str = "no-recount";
 
 /// The other scenes, each with a fault that it finds as well.
-const FIND_AS_WELL: [(&str, &str); 17] = [
+const FIND_AS_WELL: [(&str, &str); 18] = [
     ("late-answer", "reads-one"),
     ("returns", "joins-ungated"),
     ("dies-joining", "reads-one"),
@@ -31,6 +31,7 @@ const FIND_AS_WELL: [(&str, &str); 17] = [
     ("cuts-in-recovery", "tells-early"),
     ("orders", "tells-early"),
     ("orders-of-recovery", "tells-early"),
+    ("reads-unknown", "one-copy"),
     ("each-fault", "keeps-epoch"),
     ("several-faults", "keeps-epoch"),
 ];

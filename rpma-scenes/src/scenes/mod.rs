@@ -7,6 +7,7 @@ mod network;
 mod power;
 mod replaces;
 mod servers;
+mod unknowns;
 mod writers;
 
 use crate::stage::Stage;
@@ -29,6 +30,7 @@ pub(crate) fn scenes<S: Subject>() -> Vec<Scene<S>> {
     all.extend(replaces::scenes());
     all.extend(damage::scenes());
     all.extend(power::scenes());
+    all.extend(unknowns::scenes());
     all.extend(faults::scenes());
     all
 }

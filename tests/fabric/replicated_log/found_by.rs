@@ -39,7 +39,7 @@ pub(crate) const FOUND_BY: [(&str, &str); 21] = [
 ];
 
 /// A fault, and the first scene of the crate `rpma-scenes` that finds it (`tests/scenes`).
-pub(crate) const FOUND_BY_SCENE: [(&str, &str); 29] = [
+pub(crate) const FOUND_BY_SCENE: [(&str, &str); 30] = [
     ("visible", "partition"),
     ("platform", "partition"),
     ("posted", "was-away"),
@@ -69,6 +69,7 @@ pub(crate) const FOUND_BY_SCENE: [(&str, &str); 29] = [
     ("drops-only", "frozen-writer"),
     ("keeps-older", "laps"),
     ("no-length", "damage"),
+    ("trusts-records", "dies-appending"),
 ];
 
 /// The variable that names one fault. The tests find all of them without it.
