@@ -70,6 +70,20 @@ impl Acts {
         }
     }
 
+    /// The acts of the writers that recover from an image.
+    pub(crate) fn of_recovery(&self) -> String {
+        self.text("The recoveries from the image, one after the other:")
+    }
+
+    fn text(&self, head: &str) -> String {
+        let lines = self.lines();
+        let left = lines.len().saturating_sub(LINES);
+        let before = (left > 0).then(|| format!("({left} lines before these)"));
+        let all = [head.to_owned()].into_iter().chain(before);
+        let all = all.chain(lines[left..].iter().cloned());
+        Vec::from_iter(all).join("\n    ")
+    }
+
     /// The lines, with one line for records that follow each other.
     fn lines(&self) -> Vec<String> {
         let (mut lines, mut n) = (Vec::new(), 0);
@@ -101,15 +115,7 @@ impl Acts {
 
 impl fmt::Display for Acts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines = self.lines();
-        let left = lines.len().saturating_sub(LINES);
-        write!(f, "The calls of the log, and what happened to its hosts:")?;
-        if left > 0 {
-            write!(f, "\n    ({left} lines before these)")?;
-        }
-        lines[left..]
-            .iter()
-            .try_for_each(|line| write!(f, "\n    {line}"))
+        f.write_str(&self.text("The calls of the log, and what happened to its hosts:"))
     }
 }
 

@@ -8,15 +8,15 @@
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 
-use rpma::sim::{Cut, Fabric, Image, Loss, Platform, Pmem, Profile};
+use rpma::sim::{Cut, Fabric, Image, Loss, Pmem, Profile};
 
 use crate::exec::Executor;
 use crate::model::Model;
 use crate::subject::Subject;
-use crate::world::{World, fail, locked, text_of};
+use crate::world::{World, fail, name, names, text_of};
 
 /// The images of an event that are looked at.
 const IMAGES: usize = 12;
@@ -25,17 +25,16 @@ const IMAGES: usize = 12;
 pub(crate) struct Cuts<S: Subject> {
     subject: Arc<S>,
     profile: Profile,
-    platform: Platform,
+    world: World<S>,
     pmems: Vec<Pmem>,
-    model: Arc<Mutex<Model>>,
     epoch: u64,
     /// One of so many images is recovered from.
     nth: u64,
     /// All images, and those from which the next writers have recovered.
     seen: HashSet<u64>,
     passed: HashSet<u64>,
-    /// After a failure, parts of its image are tried.
-    has_failed: bool,
+    /// The acts until a failure. After it, parts of its image are tried.
+    failed_after: Option<String>,
     recoveries: usize,
 }
 
@@ -44,16 +43,20 @@ impl<S: Subject> Cuts<S> {
         Self {
             subject: Arc::clone(subject),
             profile: profile.clone(),
-            platform: world.platform(),
+            world: world.clone(),
             pmems: world.pmems(),
-            model: world.shared_model(),
             epoch: world.last_epoch() + 10,
             nth,
             seen: HashSet::new(),
             passed: HashSet::new(),
-            has_failed: false,
+            failed_after: None,
             recoveries: 0,
         }
+    }
+
+    /// The acts until the failure.
+    pub(crate) fn failed_after(&self) -> Option<&str> {
+        self.failed_after.as_deref()
     }
 
     pub(crate) fn recoveries(&self) -> usize {
@@ -66,19 +69,21 @@ impl<S: Subject> Cuts<S> {
     }
 
     fn look(&mut self, cut: &Cut<'_>) {
-        let model = locked(&self.model).clone();
+        let model = self.world.model().clone();
         let pmems = Vec::from_iter(&self.pmems);
         for images in cut.joint_images_up_to(&pmems, IMAGES) {
             let memories: Vec<&[u8]> = images.iter().map(Image::bytes).collect();
             let mut hash = DefaultHasher::new();
             (model.version(), &memories).hash(&mut hash);
             let hash = hash.finish();
-            if self.passed.contains(&hash) || !self.has_failed && !self.is_chosen(hash) {
+            let has_failed = self.failed_after.is_some();
+            if self.passed.contains(&hash) || !has_failed && !self.is_chosen(hash) {
                 continue;
             }
             self.recoveries += 1;
             if let Err(why) = self.recover(&memories, model.clone(), hash) {
-                self.has_failed = true;
+                let acts = || self.world.acts().to_string();
+                self.failed_after.get_or_insert_with(acts);
                 panic!("{why}");
             }
             self.passed.insert(hash);
@@ -113,7 +118,12 @@ fn recover<S: Subject>(
 ) -> Result<(), String> {
     let fabric = Fabric::seeded(cuts.profile.clone(), 1);
     let executor = Executor::new(S::BLOCKS, &fabric);
-    let world = World::new(&cuts.subject, &fabric, cuts.platform, Some(memories));
+    let world = World::new(
+        &cuts.subject,
+        &fabric,
+        cuts.world.platform(),
+        Some(memories),
+    );
     let world = world.with_model(model, cuts.epoch);
     let recovery = async {
         // A log without a durable record may be on too few servers yet.
@@ -126,14 +136,43 @@ fn recover<S: Subject>(
                 Ok(writer) => drop(writer),
                 Err(_) if !has_log => break,
                 Err(error) => fail(format!(
-                    "the next writer cannot open the log, and the servers {up:?} run: {error}"
+                    "the next writer cannot open the log, and {} run: {error}",
+                    names(&up)
                 )),
             }
             world.cut_all().await;
         }
     };
     let recovered = catch_unwind(AssertUnwindSafe(|| executor.run(recovery)));
-    recovered.map_err(|panic| text_of(&*panic))
+    recovered.map_err(|panic| {
+        let why = text_of(&*panic);
+        format!(
+            "{why}\n{}\n{}",
+            left(&world, memories),
+            world.acts().of_recovery()
+        )
+    })
+}
+
+/// The records of each server in an image, and whether the recovery had all of them.
+fn left<S: Subject>(world: &World<S>, memories: &[Vec<u8>]) -> String {
+    let model = world.model();
+    let mut text = "The records whose bytes are in the image:".to_owned();
+    let mut whole = Vec::new();
+    for (n, memory) in memories.iter().enumerate() {
+        text += &format!("\n    {}: {}", name(n), model.records_in(memory));
+        if model.is_whole_in(memory) && world.is_serving(n) {
+            whole.push(n);
+        }
+    }
+    if !whole.is_empty() {
+        text += &format!(
+            "\n    {} ran at the last opening, and had all that has to be read: look at the recovery, and not only at \
+             flushes.",
+            names(&whole)
+        );
+    }
+    text
 }
 
 /// Some servers of the list before the last change: with them alone the log opens with all records,

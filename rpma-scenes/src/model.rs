@@ -27,6 +27,21 @@ impl Entry {
             _ => None,
         }
     }
+
+    fn is_in(&self, memory: &[u8]) -> bool {
+        let mut windows = memory.windows(self.bytes.len());
+        windows.any(|bytes| bytes == self.bytes)
+    }
+}
+
+/// Numbers that follow each other are a range.
+fn ranges(numbers: &[usize]) -> String {
+    let runs = numbers.chunk_by(|one, next| one + 1 == *next);
+    let text = |run: &[usize]| match run {
+        [one] => one.to_string(),
+        _ => format!("{} to {}", run[0], run[run.len() - 1]),
+    };
+    Vec::from_iter(runs.map(text)).join(", ")
 }
 
 /// The records of a log, and the outcomes that its writers have got.
@@ -209,32 +224,43 @@ impl Model {
         let [Some(first), Some(last)] = [read.first(), read.last()] else {
             return "no record".to_owned();
         };
-        let mut runs: Vec<(usize, usize)> = Vec::new();
-        let mut others = 0;
-        for record in read {
-            let Ok(number) = self.named(record) else {
-                others += 1;
-                continue;
-            };
-            match runs.last_mut() {
-                Some((_, end)) if *end + 1 == number => *end = number,
-                _ => runs.push((number, number)),
-            }
-        }
-        let text = |(first, last): (usize, usize)| match last - first {
-            0 => first.to_string(),
-            _ => format!("{first} to {last}"),
-        };
-        let runs: Vec<_> = runs.into_iter().map(text).collect();
-        let others = match others {
+        let numbers = read.iter().filter_map(|record| self.named(record).ok());
+        let numbers: Vec<_> = numbers.collect();
+        let others = match read.len() - numbers.len() {
             0 => String::new(),
-            _ => format!(" and {others} that no writer has appended"),
+            others => format!(" and {others} that no writer has appended"),
         };
-        let (runs, first, last) = (runs.join(", "), first.at, last.at);
-        match read.len() {
-            1 => format!("record {runs}{others}, at {first}"),
+        let (runs, first, last) = (ranges(&numbers), first.at, last.at);
+        match (read.len(), numbers.is_empty()) {
+            (count, true) => format!("{count} that no writer has appended, from {first} on"),
+            (1, _) => format!("record {runs}, at {first}"),
             _ => format!("the records {runs}{others}, at {first} to {last}"),
         }
+    }
+
+    /// The numbers of the records whose bytes are in a memory, in one piece.
+    pub(crate) fn records_in(&self, memory: &[u8]) -> String {
+        let is_there = |(number, of): (usize, &Entry)| of.is_in(memory).then_some(number);
+        let numbers: Vec<_> = self
+            .entries
+            .iter()
+            .enumerate()
+            .filter_map(is_there)
+            .collect();
+        match numbers.is_empty() {
+            true => "none".to_owned(),
+            false => ranges(&numbers),
+        }
+    }
+
+    /// Whether a memory has all records that the next writer has to read.
+    pub(crate) fn is_whole_in(&self, memory: &[u8]) -> bool {
+        let must_be = |of: &&Entry| match of.position() {
+            Some(at) => at >= self.forgets,
+            None => of.settled == Some(true) && self.forgets == 0,
+        };
+        let mut all = self.entries.iter().filter(must_be);
+        all.all(|of| of.is_in(memory))
     }
 
     /// The number of a record that was read.
@@ -431,6 +457,8 @@ mod tests {
         let found = of.text(&other);
         let right = "the records 0 and 1 that no writer has appended, at 0 to 10";
         assert_eq!(found, right);
+        let found = of.text(&other[1..]);
+        assert_eq!(found, "1 that no writer has appended, from 10 on");
     }
 
     /// Promise: after an opening the answer for an unknown record stays the same.

@@ -156,6 +156,9 @@ impl<S: Subject> Stage<S> {
         tally.recoveries += cuts.recoveries();
         tally.images += fabric.visited().images;
         self.tally.set(tally);
+        if let (Err(_), Some(acts)) = (&found, cuts.failed_after()) {
+            self.acts.replace(acts.to_owned());
+        }
         drop(cuts);
         found.unwrap_or_else(|loss| fail(loss.to_string()));
         executor.run(world.stop());

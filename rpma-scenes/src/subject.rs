@@ -117,7 +117,7 @@ pub struct Server {
     pub path: PathBuf,
     /// The bytes of that memory: those of [`Shape::new`], rounded up.
     pub len: usize,
-    /// Its number, from 0.
+    /// Its number, from 0. Reports name it after that: `server-0`.
     pub number: usize,
     /// Its host.
     pub host: Host,

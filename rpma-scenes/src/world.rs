@@ -42,7 +42,12 @@ pub(crate) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The name of a server's host.
 pub(crate) fn name(n: usize) -> String {
-    format!("server-{}", n + 1)
+    format!("server-{n}")
+}
+
+pub(crate) fn names(servers: &[usize]) -> String {
+    let names: Vec<_> = servers.iter().map(|n| name(*n)).collect();
+    names.join(", ")
 }
 
 /// A server of the log.
@@ -78,7 +83,7 @@ struct Inner<S: Subject> {
     platform: Platform,
     client: Host,
     servers: Mutex<Vec<Slot>>,
-    model: Arc<Mutex<Model>>,
+    model: Mutex<Model>,
     acts: Mutex<Acts>,
     /// The epoch of the last writer.
     epoch: AtomicU64,
@@ -128,7 +133,7 @@ impl<S: Subject> World<S> {
             client: fabric.host("writer"),
             servers: Mutex::new((0..count).map(slot).collect()),
             subject: Arc::clone(subject),
-            model: Arc::new(Mutex::new(Model::new(shape.servers))),
+            model: Mutex::new(Model::new(shape.servers)),
             shape,
             fabric: fabric.clone(),
             platform,
@@ -162,10 +167,6 @@ impl<S: Subject> World<S> {
 
     pub(crate) fn acts(&self) -> MutexGuard<'_, Acts> {
         locked(&self.0.acts)
-    }
-
-    pub(crate) fn shared_model(&self) -> Arc<Mutex<Model>> {
-        Arc::clone(&self.0.model)
     }
 
     pub(crate) fn last_epoch(&self) -> u64 {
@@ -304,7 +305,7 @@ impl<S: Subject> World<S> {
                 host: host.clone(),
             }
         };
-        self.acts().does(format!("{} starts", name(n)));
+        self.acts().does(format!("{} starts at {addr}", name(n)));
         let subject = Arc::clone(&self.0.subject);
         let serving = self.spawn(&host, async move {
             let _ended = subject.serve(server).await;
@@ -475,7 +476,8 @@ impl<S: Subject> World<S> {
         opened.unwrap_or_else(|error| {
             let up: Vec<_> = self.slots().filter(|n| self.is_serving(*n)).collect();
             fail(format!(
-                "the log does not open, and the servers {up:?} run: {error}"
+                "the log does not open, and {} run: {error}",
+                names(&up)
             ))
         })
     }

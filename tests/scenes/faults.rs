@@ -83,6 +83,39 @@ fn each_fault_is_found_by_its_scene_first() {
     assert_eq!(Vec::from_iter(first), table);
 }
 
+fn report_of(name: &str, scene: &str) -> String {
+    let report = Suite::new(OfRpmaLog::with(fault(name))).scene(scene).find();
+    let failure = report.failure().expect("the scene of the table");
+    failure.to_string()
+}
+
+/// Promise: the report of a loss of power has the calls of the log, the recoveries, and the records of
+/// each server. If one that ran had all of them, the report leads to the recovery.
+#[test]
+fn the_report_of_a_loss_has_the_calls_and_the_recoveries() {
+    let report = report_of("trusts-records", "dies-appending");
+    for text in [
+        "\nThe records whose bytes are in the image:\n    server-0: 0",
+        "look at the recovery, and not only at flushes",
+        "\nThe recoveries from the image, one after the other:\n    server-",
+        "\nThe power fails at event ",
+        "\n    writer 2 appends record 2, 40 bytes: durable at ",
+    ] {
+        assert!(report.contains(text), "{report}");
+    }
+}
+
+/// Promise: the report of damage has the bit.
+#[test]
+fn the_report_of_damage_has_the_bit() {
+    let report = report_of("no-length", "damage");
+    let has_bit = |line: &str| {
+        let flips = line.strip_prefix("    bit ");
+        flips.is_some_and(|flips| flips.contains(" of the memory of server-"))
+    };
+    assert!(report.lines().any(has_bit), "{report}");
+}
+
 /// Promise: a log that does not open passes no scene.
 #[test]
 fn a_log_that_does_not_open_is_not_tried() {

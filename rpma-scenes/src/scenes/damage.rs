@@ -4,6 +4,7 @@ use super::Scene;
 use crate::stage::Stage;
 use crate::subject::Ability::{DetectsDamage, GoesOn};
 use crate::subject::{Shape, Subject};
+use crate::world::name;
 
 pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
     vec![Scene {
@@ -48,7 +49,9 @@ fn damage<S: Subject>(stage: &Stage<S>) {
         for (at, bit) in bits(stage, memory, &record) {
             let mut left = left.clone();
             left.memories[n][at] ^= 1 << bit;
+            let flips = format!("bit {bit} of byte {at} of the memory of {} flips", name(n));
             stage.play_from(left, async |world| {
+                world.acts().does(flips.clone());
                 world.only(&world.all()).await;
                 world.open().await.check().await;
             });

@@ -11,7 +11,7 @@ use crate::exec::Handle;
 use crate::stage::Stage;
 use crate::subject::Ability::{GoesOn, Refills, Returns, Shares, TakesOver, Truncates};
 use crate::subject::{Shape, Subject};
-use crate::world::{RETURNS, World, fail};
+use crate::world::{RETURNS, World, fail, name};
 use crate::writer::Writer;
 
 const SHORT: usize = Shape::LEAST_LONGEST;
@@ -120,7 +120,8 @@ impl Load {
         while !is_connected() {
             if self.task.is_finished() {
                 fail(format!(
-                    "server {n} has no connection after {LONGEST_LOAD:?} of load"
+                    "{} has no connection after {LONGEST_LOAD:?} of load",
+                    name(n)
                 ));
             }
             world.sleep(Duration::from_millis(1)).await;
