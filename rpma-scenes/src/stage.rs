@@ -1,6 +1,8 @@
 //! [`Stage`]: how a scene runs: with seeds, under losses of power, in many orders, under faults.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,14 +22,28 @@ pub(crate) struct Stage<S: Subject> {
     pub(crate) subject: Arc<S>,
     pub(crate) profile: Profile,
     pub(crate) platform: Platform,
-    /// The longer setting.
-    pub(crate) is_long: bool,
+    pub(crate) setting: Setting,
     /// The run, for the report of its failure.
     pub(crate) part: RefCell<String>,
     pub(crate) tally: Cell<Tally>,
     /// The acts of the last run that has failed.
     pub(crate) acts: RefCell<String>,
 }
+
+/// How much of a scene is played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Setting {
+    Short,
+    Long,
+    /// As `Long`, and all single faults and all orders.
+    All,
+}
+
+/// In a short run, one of so many faults is tried.
+const NTH: usize = 97;
+/// In a long run, so many faults are tried, and so many orders.
+const FAULTS: usize = 500;
+const ORDERS: u64 = 200;
 
 /// Counts of a scene.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +66,19 @@ pub(crate) struct Left {
 impl<S: Subject> Stage<S> {
     /// So many in a short run, or in a long one.
     pub(crate) fn extent(&self, short: u64, long: u64) -> u64 {
-        if self.is_long { long } else { short }
+        match self.setting {
+            Setting::Short => short,
+            Setting::Long | Setting::All => long,
+        }
+    }
+
+    /// So many orders in a short run.
+    pub(crate) fn orders(&self, short: u64) -> u64 {
+        match self.setting {
+            Setting::Short => short,
+            Setting::Long => ORDERS,
+            Setting::All => 100_000,
+        }
     }
 
     fn executor(&self, fabric: &Fabric) -> (Executor, World<S>) {
@@ -185,19 +213,35 @@ impl<S: Subject> Stage<S> {
         }
     }
 
-    /// Plays a scene under one of `nth` single faults. The faults of a run may come at any moment,
-    /// also in the recovery.
-    pub(crate) fn sweep(&self, nth: u64, scene: impl AsyncFn(&World<S>)) {
+    /// Plays a scene under single faults: all of them, or some by the setting. They may come at any
+    /// moment, also in the recovery.
+    pub(crate) fn sweep(&self, scene: impl AsyncFn(&World<S>)) {
         self.part.replace("single faults".to_owned());
+        match self.setting {
+            Setting::Short => self.sweep_some(&scene, |run| run % NTH == 0),
+            Setting::Long => {
+                let all = self.sweep_some(&scene, |run| run == 0);
+                let sample = sample(all - 1, FAULTS);
+                self.sweep_some(&scene, |run| run == 0 || sample.contains(&(run - 1)))
+            }
+            Setting::All => self.sweep_some(&scene, |_| true),
+        };
+    }
+
+    /// Returns the number of all runs. The first one has no fault.
+    fn sweep_some(
+        &self,
+        scene: &impl AsyncFn(&World<S>),
+        is_chosen: impl Fn(usize) -> bool,
+    ) -> usize {
         let runs = Cell::new(0);
         self.named(|| {
             sweep(&self.profile, |fabric| {
-                let run = runs.replace(runs.get() + 1);
-                if run % nth == 0 {
-                    self.play_on(fabric, &scene);
+                if is_chosen(runs.replace(runs.get() + 1)) {
+                    self.play_on(fabric, scene);
                 }
             })
-        });
+        })
     }
 
     /// Plays a scene under several faults at once, with so many seeds.
@@ -217,5 +261,34 @@ impl<S: Subject> Stage<S> {
             );
             resume_unwind(panic)
         })
+    }
+}
+
+/// So many of all numbers below `all`: one of each part of them, the same ones in each run.
+fn sample(all: usize, count: usize) -> HashSet<usize> {
+    let count = count.min(all);
+    let one = |part: usize| {
+        let (from, to) = (all * part / count, all * (part + 1) / count);
+        let mut draw = DefaultHasher::new();
+        part.hash(&mut draw);
+        from + draw.finish() as usize % (to - from)
+    };
+    (0..count).map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: a sample has as many numbers as asked for, spread over all, or all of them.
+    #[test]
+    fn a_sample_has_its_number() {
+        for (all, count) in [(4000, 500), (501, 500), (30, 500), (0, 500)] {
+            let sample = sample(all, count);
+            assert_eq!(sample.len(), count.min(all));
+            assert!(sample.iter().all(|number| *number < all));
+            let late = sample.iter().filter(|number| **number >= all / 2);
+            assert!(late.count() >= sample.len() / 2);
+        }
     }
 }

@@ -13,7 +13,7 @@ use rpma::sim::{Fabric, Platform, Profile};
 
 use crate::exec::Executor;
 use crate::scenes::{Scene, scenes};
-use crate::stage::{Stage, Tally};
+use crate::stage::{Setting, Stage, Tally};
 use crate::subject::Subject;
 use crate::world::{World, locked, text_of};
 
@@ -30,15 +30,15 @@ const SHORT: [(Profile, Platform); 2] = [
 
 /// The scenes, for one log.
 ///
-/// The environment variable `RPMA_SCENE` names one scene, and `RPMA_SCENES=long` chooses the longer
-/// setting.
+/// The environment variable `RPMA_SCENE` names one scene. `RPMA_SCENES=long` chooses the longer
+/// setting, and `RPMA_SCENES=all` has all single faults and orders.
 #[derive(Debug)]
 #[must_use = "`run` plays the scenes"]
 pub struct Suite<S> {
     subject: Arc<S>,
     kinds: Vec<(Profile, Platform)>,
     scene: Option<String>,
-    is_long: bool,
+    setting: Setting,
 }
 
 impl<S: Subject> Suite<S> {
@@ -49,7 +49,11 @@ impl<S: Subject> Suite<S> {
             subject: Arc::new(subject),
             kinds: SHORT.to_vec(),
             scene: std::env::var(SCENE).ok().filter(|name| !name.is_empty()),
-            is_long: std::env::var(LONG).is_ok_and(|value| value == "long"),
+            setting: match std::env::var(LONG).as_deref() {
+                Ok("long") => Setting::Long,
+                Ok("all") => Setting::All,
+                _ => Setting::Short,
+            },
         }
     }
 
@@ -72,9 +76,9 @@ impl<S: Subject> Suite<S> {
         self
     }
 
-    /// The longer setting: more seeds, orders, faults and images.
+    /// The longer setting: more seeds and images, 500 single faults, and 200 orders.
     pub fn long(mut self) -> Self {
-        self.is_long = true;
+        self.setting = Setting::Long;
         self
     }
 
@@ -194,7 +198,7 @@ impl<S: Subject> Suite<S> {
             subject: Arc::clone(&self.subject),
             profile: profile.clone(),
             platform: *platform,
-            is_long: self.is_long,
+            setting: self.setting,
             part: RefCell::default(),
             tally: Cell::default(),
             acts: RefCell::default(),
@@ -386,7 +390,8 @@ impl Report {
             panic!("{told}");
         }
         let has_passed = |told: &Played| told.outcome == Outcome::Passed;
-        assert!(self.played.iter().any(has_passed), "no scene was tried");
+        let is_tried = self.played.iter().any(has_passed);
+        assert!(is_tried, "no scene was tried. {}", self.played[0]);
     }
 }
 

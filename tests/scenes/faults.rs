@@ -8,6 +8,7 @@ use rpma_scenes::{Outcome, Played, Suite};
 
 use crate::found_by::{BREAK, FOUND_BY, FOUND_BY_SCENE};
 use crate::of_rpma_log::OfRpmaLog;
+use crate::sums::Sums;
 
 /// No scene finds it: a writer of the suite has a higher epoch than those before it.
 const SAME_INSTANCE: &str = "same-instance";
@@ -114,6 +115,13 @@ fn the_report_of_damage_has_the_bit() {
         flips.is_some_and(|flips| flips.contains(" of the memory of server-"))
     };
     assert!(report.lines().any(has_bit), "{report}");
+}
+
+/// Promise: a scene that is not tried has its reason in the answer.
+#[test]
+#[should_panic(expected = "not tried, as the log is not able to replace a server")]
+fn a_scene_that_is_not_tried_has_its_reason() {
+    Suite::new(Sums).scene("old-list").run().check();
 }
 
 /// Promise: a log that does not open passes no scene.

@@ -116,6 +116,10 @@ fn the_documentation_has_each_scene() {
 fn all_everywhere<S: Subject>(subject: S) {
     let is_lacking = |outcome: &Outcome| matches!(outcome, Outcome::NotTried(why) if why.contains("the log is not able"));
     let report = Suite::new(subject).everywhere().run();
+    if report.scenes().iter().all(|of| is_lacking(of.outcome())) {
+        // The one that `RPMA_SCENE` names.
+        return println!("{report}");
+    }
     report.check();
     for played in report
         .scenes()

@@ -26,8 +26,7 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
 }
 
 fn each_fault<S: Subject>(stage: &Stage<S>) {
-    let nth = stage.extent(97, 1);
-    stage.sweep(nth, async |world| program(world, 1).await);
+    stage.sweep(async |world| program(world, 1).await);
 }
 
 /// The most faults that a storm draws at once.

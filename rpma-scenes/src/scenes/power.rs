@@ -156,7 +156,7 @@ fn room<S: Subject>(stage: &Stage<S>) {
 
 fn orders<S: Subject>(stage: &Stage<S>) {
     let prepare = async |world: &World<S>| world.begun().await;
-    let extent = (stage.extent(6, 100_000), stage.extent(16, 8));
+    let extent = (stage.orders(6), stage.extent(16, 8));
     stage.explore(extent, prepare, async |_, writer| {
         for _ in 0..2 {
             let _any = writer.try_append(SHORT).await;
@@ -169,7 +169,7 @@ fn orders_of_recovery<S: Subject>(stage: &Stage<S>) {
         append_to_few(world, SHORT).await;
         world.only(&world.all()).await;
     };
-    let extent = (stage.extent(6, 100_000), stage.extent(16, 8));
+    let extent = (stage.orders(6), stage.extent(16, 8));
     stage.explore(extent, prepare, async |world, ()| {
         if let Ok(writer) = world.try_open(&world.client().clone()).await {
             let _any = writer.try_append(SHORT).await;
