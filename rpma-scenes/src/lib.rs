@@ -1,9 +1,8 @@
 //! The tests that the author of a replicated log would write, for any log.
 //!
-//! A test that appends, cuts the power and reads back passes with most faults of a log. To find them, a
-//! server has to come back in the middle of the load, a frozen writer has to thaw, or one copy has to
-//! arrive alone. These are *scenes*: each begins with a promise of every log, and fails with the
-//! simulator's report.
+//! Most faults of a log show only when a server comes back in the middle of the load, when a frozen
+//! writer thaws, or when one copy arrives alone. These are *scenes*: each has a promise of every log,
+//! and fails with a report.
 //!
 //! A log is a [`Subject`]: a program of a server, and a writer that opens, appends, reads and perhaps
 //! forgets. Its calls are awaited, and run on tokio in virtual time. Those of a [`blocking::Subject`]
@@ -40,9 +39,8 @@
 //! rpma-scenes = { path = "../rpma/rpma-scenes", features = ["sim"] }
 //! ```
 //!
-//! The feature `sim` is not a default feature, so that a build of the whole workspace of `rpma` can use
-//! the libraries. Without it the crate is empty. It is a crate and no module of `rpma::sim`, because it
-//! uses `rpma`, `rpma-async` and tokio, on which the simulator must not depend.
+//! Without the feature `sim` the crate is empty, so that a build of the whole workspace of `rpma` can
+//! use the libraries. It is no module of `rpma::sim`, because that must not depend on tokio.
 //!
 //! # More
 //!

@@ -39,7 +39,7 @@ pub trait Subject: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The log cannot be opened, for example on a platform on which no record would be durable.
+    /// The log cannot be opened, or a later epoch finds none, or no record would be durable.
     fn open(&self, opening: Opening) -> impl Future<Output = Result<Self::Log>> + Send;
 }
 
@@ -117,7 +117,7 @@ pub struct Server {
     pub path: PathBuf,
     /// The bytes of that memory: those of [`Shape::new`], rounded up.
     pub len: usize,
-    /// Its number, from 0. Reports name it after that: `server-0`.
+    /// Its number, from 0: `server-0` in reports.
     pub number: usize,
     /// Its host.
     pub host: Host,
