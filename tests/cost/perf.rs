@@ -27,7 +27,6 @@ const TABLES: [&str; 9] = [
 /// Prints all tables.
 pub(crate) fn run() -> Outcome {
     let server = Server::start()?;
-    own_share(&server)?;
     println!("| | beside | rpma perf | beside, again | rpma perf : beside |");
     println!("|---|---|---|---|---|");
     let what = "write of 64 KiB, 16 at a time, beside `ib_write_bw`";
@@ -36,27 +35,12 @@ pub(crate) fn run() -> Outcome {
     for table in TABLES {
         let (what, args) = table.split_once(": ").ok_or("its settings")?;
         println!("\n{what}: `rpma perf {args}`\n");
-        println!("| | operations/s | bytes/s | p50 µs | p99 µs | CPU µs | measurement's own µs |");
-        println!("|---|---|---|---|---|---|---|");
+        println!("| | operations/s | bytes/s | p50 µs | p99 µs | CPU µs |");
+        println!("|---|---|---|---|---|---|");
         for point in server.perf(args)? {
             row(&point);
         }
     }
-    Ok(())
-}
-
-/// The cost of an operation that does nothing.
-fn own_share(server: &Server) -> Outcome {
-    println!("the measurement itself, for an operation that does nothing, in ns of CPU\n");
-    println!("| completions | in flight | ns |");
-    println!("|---|---|---|");
-    for point in server.perf("--sweep completions=poll/async,depth=1/16")? {
-        let setting = &point["setting"];
-        let own = number(&point["result"]["own_cpu_ns_per_operation"]);
-        let completions = setting["completions"].as_str().unwrap_or_default();
-        println!("| {completions} | {} | {own:.0} |", setting["depth"]);
-    }
-    println!();
     Ok(())
 }
 
@@ -79,14 +63,13 @@ fn row(point: &Value) {
     let all: Vec<String> = words.map(str::to_owned).chain(numbers).collect();
     let micros = |value: &Value| number(value) / 1e3;
     println!(
-        "| {} | {:.0} | {:.0} | {:.1} | {:.1} | {:.1} | {:.2} |",
+        "| {} | {:.0} | {:.0} | {:.1} | {:.1} | {:.1} |",
         all.join(", "),
         number(&result["operations_per_second"]),
         number(&result["bytes_per_second"]),
         micros(&result["latency"]["p50"]),
         micros(&result["latency"]["p99"]),
         micros(&result["cpu_ns_per_operation"]),
-        micros(&result["own_cpu_ns_per_operation"]),
     );
 }
 

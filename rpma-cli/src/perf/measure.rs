@@ -13,7 +13,7 @@ use rpma::{AlignedBuf, Mr, MrUsage, RemoteSlice};
 use super::Bench;
 use super::checks::{POINTER, reserved};
 use super::job::{Clock, End, Job, STALL};
-use super::load::{Awaited, Commits, Copies, Empty, Load, Verbs, runtime};
+use super::load::{Awaited, Commits, Copies, Load, Verbs, runtime};
 use super::meter::Meter;
 use super::pace::Pace;
 use super::places::{Places, stride};
@@ -30,8 +30,6 @@ use crate::wire::FIRST;
 
 /// The time for all threads to start.
 const START: Duration = Duration::from_millis(20);
-/// The time that the measurement of itself takes.
-const ITSELF: u64 = 50_000_000;
 
 /// The result of a point.
 pub(super) struct Done {
@@ -58,7 +56,6 @@ pub(super) fn measure(
     span: &Span,
     interrupt: &Interrupt,
 ) -> Result<Done> {
-    let own = own_cost(setting)?;
     let limits = Limits::of(span, setting);
     let run = Run {
         setting,
@@ -84,30 +81,10 @@ pub(super) fn measure(
         );
     }
     Ok(Done {
-        result: result(setting, &meter, limits, own, ended.is_ok())?,
+        result: result(setting, &meter, limits, ended.is_ok())?,
         ended_early: ended.err().map(|stop| Problem::from(stop).to_string()),
         is_over,
     })
-}
-
-/// The processor's time for an operation that does nothing, in nanoseconds.
-fn own_cost(setting: &Setting) -> Result<f64> {
-    let limits = Limits {
-        warm_up: ITSELF / 10,
-        end: End::Time(ITSELF),
-    };
-    let (job, slots) = (limits.job(setting, 1), setting.slots());
-    let (meter, ended) = match setting.completions {
-        Completions::Async => work(lane(Awaited::nothing()?, slots), &job, 0),
-        _ => work(lane(Empty::default(), slots), &job, 0),
-    };
-    ended?;
-    Ok(meter.cpu_ns as f64 / meter.operations.max(1) as f64)
-}
-
-/// A closed loop alone.
-fn lane<L: Load>(load: L, slots: u32) -> Vec<Lane<L>> {
-    vec![Lane::new(load, Pace::Closed, slots)]
 }
 
 impl Limits {
@@ -135,13 +112,7 @@ impl Limits {
     }
 }
 
-fn result(
-    setting: &Setting,
-    meter: &Meter,
-    limits: Limits,
-    own: f64,
-    is_complete: bool,
-) -> Result<Measured> {
+fn result(setting: &Setting, meter: &Meter, limits: Limits, is_complete: bool) -> Result<Measured> {
     let latencies = meter.latencies();
     let mut bytes = Vec::new();
     let serialized = V2DeflateSerializer::new().serialize(latencies, &mut bytes);
@@ -160,7 +131,6 @@ fn result(
         operations_per_second: operations / seconds,
         bytes_per_second: operations * setting.size as f64 / seconds,
         cpu_ns_per_operation: meter.cpu_ns as f64 / operations,
-        own_cpu_ns_per_operation: own,
         not_begun: meter.not_begun,
         latency: Latency::of(latencies),
         histogram: STANDARD.encode(bytes),

@@ -17,7 +17,7 @@ const COLUMNS: &str = "setting/op setting/method setting/flush setting/size sett
                        setting/threads setting/connections setting/completions setting/rate \
                        setting/copies setting/servers simulated result/operations result/seconds \
                        result/operations_per_second result/bytes_per_second result/cpu_ns_per_operation \
-                       result/own_cpu_ns_per_operation result/not_begun result/latency/least \
+                       result/not_begun result/latency/least \
                        result/latency/mean result/latency/p50 result/latency/p90 result/latency/p99 \
                        result/latency/p99_9 result/latency/p99_99 result/latency/most ended_early";
 

@@ -67,8 +67,6 @@ pub(crate) struct Measured {
     pub(crate) bytes_per_second: f64,
     /// The time of this program's threads on their processors, for each operation.
     pub(crate) cpu_ns_per_operation: f64,
-    /// As before, for an operation that does nothing: the share of the measurement itself.
-    pub(crate) own_cpu_ns_per_operation: f64,
     /// Open loop: the operations that were due before the end, and could not begin. Their latencies
     /// are in the histogram, up to the end.
     pub(crate) not_begun: u64,

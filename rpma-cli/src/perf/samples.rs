@@ -130,7 +130,6 @@ fn with(setting: Setting, histogram: &Histogram<u64>, seconds: f64, not_begun: u
             operations_per_second,
             bytes_per_second: operations_per_second * setting.size as f64,
             cpu_ns_per_operation: 412.0,
-            own_cpu_ns_per_operation: 38.0,
             not_begun,
             latency: Latency::of(histogram),
             histogram: encoded(histogram),

@@ -223,15 +223,6 @@ fn csv_has_one_head() -> Result {
     Ok(())
 }
 
-#[test]
-fn the_cost_of_the_measurement_itself_is_in_each_result() -> Result {
-    for completions in COMPLETIONS {
-        let points = measured(&format!("--count 4 --completions {completions}"))?;
-        assert!(points[0]["result"]["own_cpu_ns_per_operation"].as_f64() > Some(0.0));
-    }
-    Ok(())
-}
-
 /// Promise: bad input is one line that names the remedy, and nothing is measured.
 #[test]
 fn settings_that_are_not_possible_are_refused_with_the_remedy() -> Result {

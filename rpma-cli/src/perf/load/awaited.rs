@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::iter::once;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use rpma::FlushType;
@@ -19,7 +19,7 @@ use super::verbs::kind;
 use super::{Load, MOST};
 use crate::client::{Result, Stop};
 use crate::perf::Bench;
-use crate::perf::places::{Group, Places, stride};
+use crate::perf::places::{Group, stride};
 use crate::perf::session::{LIMIT, conn_cfg, expect, flush_type, writer};
 use crate::settings::{Op, Setting};
 
@@ -28,38 +28,16 @@ const TOKIO: Duration = Duration::from_millis(2);
 
 type Operation = Pin<Box<dyn Future<Output = Result> + Send>>;
 
+/// Begins the operations of a slot.
+type Operate = Box<dyn FnMut(u32) -> Operation + Send>;
+
 /// A connection or a set of replicas. The connections of a thread share its runtime.
 pub(in crate::perf) struct Awaited {
     /// The slots in flight from the oldest on. `None` has completed.
     in_flight: VecDeque<(u32, Option<Operation>)>,
-    target: Arc<Target>,
-    /// Operations that do nothing have none.
-    places: Option<Places>,
+    operate: Operate,
     /// After the connection, which ends on it.
     runtime: Arc<Runtime>,
-}
-
-/// What operations go to.
-enum Target {
-    Nothing,
-    Verbs {
-        conn: Conn,
-        op: Op,
-        flush: FlushType,
-        /// A block for each operation in flight.
-        pool: Pool,
-    },
-    Commits {
-        writer: Writer,
-        pool: Pool,
-        pointer: rpma::RemoteSlice,
-    },
-    Copies {
-        set: Replicas,
-        copies: usize,
-        record: Vec<u8>,
-        pointer: u64,
-    },
 }
 
 /// A runtime for the connections of a thread.
@@ -73,26 +51,26 @@ pub(in crate::perf) fn runtime() -> Result<Arc<Runtime>> {
 }
 
 impl Awaited {
-    /// Operations that only let the runtime work once.
-    pub(in crate::perf) fn nothing() -> Result<Self> {
-        Ok(Self {
-            in_flight: VecDeque::new(),
-            target: Arc::new(Target::Nothing),
-            places: None,
-            runtime: runtime()?,
-        })
-    }
-
     pub(in crate::perf) fn new(
         bench: &mut Bench,
         setting: &Setting,
         lane: u32,
         runtime: &Arc<Runtime>,
     ) -> Result<Self> {
+        let reactor = {
+            let _entered = runtime.enter();
+            Reactor::spawn(&bench.peer)?
+        };
+        let operate = match (setting.op, setting.copies) {
+            (Op::Commit, Some(copies)) => {
+                to_copies(bench, setting, lane, &reactor, copies as usize)?
+            }
+            (Op::Commit, None) => commits(bench, setting, lane, &reactor)?,
+            _ => verbs(bench, setting, lane, (&reactor, runtime))?,
+        };
         Ok(Self {
             in_flight: VecDeque::with_capacity(setting.slots() as usize),
-            target: Arc::new(Target::new(bench, setting, lane, runtime)?),
-            places: Some(bench.places(setting, lane)?),
+            operate,
             runtime: Arc::clone(runtime),
         })
     }
@@ -102,13 +80,8 @@ impl Awaited {
         let Some((_, oldest)) = self.in_flight.front_mut() else {
             return Poll::Pending;
         };
-        let looked = oldest
-            .as_mut()
-            .map(|operation| operation.as_mut().poll(context));
-        match looked {
-            Some(Poll::Pending) => return Poll::Pending,
-            Some(Poll::Ready(result)) => result?,
-            None => {}
+        if let Some(operation) = oldest {
+            ready!(operation.as_mut().poll(context))?;
         }
         *oldest = None;
         Poll::Ready(Ok(()))
@@ -118,14 +91,7 @@ impl Awaited {
 impl Load for Awaited {
     /// The first poll of an operation posts it.
     fn post(&mut self, slot: u32) -> Result<bool> {
-        let (target, places) = (Arc::clone(&self.target), self.places.as_mut());
-        let mut operation: Operation = match places.map(Places::take) {
-            Some(group) => Box::pin(async move { target.operate(&group, slot).await }),
-            None => Box::pin(async {
-                yield_now().await;
-                Ok(())
-            }),
-        };
+        let mut operation = (self.operate)(slot);
         let _entered = self.runtime.enter();
         let mut context = Context::from_waker(Waker::noop());
         let pending = match operation.as_mut().poll(&mut context) {
@@ -170,90 +136,89 @@ impl Load for Awaited {
     }
 }
 
-impl Target {
-    fn new(bench: &mut Bench, setting: &Setting, lane: u32, runtime: &Runtime) -> Result<Self> {
-        let reactor = {
-            let _entered = runtime.enter();
-            Reactor::spawn(&bench.peer)?
-        };
-        let (size, depth) = (stride(setting.size) as usize, setting.depth as usize);
-        Ok(match (setting.op, setting.copies) {
-            (Op::Commit, Some(copies)) => Self::Copies {
-                set: Replicas::new(&reactor, bench.replicas(setting)?)?,
-                copies: copies as usize,
-                record: vec![0x5a; setting.size as usize],
-                pointer: Bench::pointer_at(lane),
-            },
-            (Op::Commit, None) => Self::Commits {
-                writer: Writer::new(
-                    &reactor,
-                    writer(&mut bench.servers[0], &bench.peer, setting)?,
-                )?,
-                // A record is free some time after its commit is durable.
-                pool: Pool::new(&bench.peer, size, 2 * depth)?,
-                pointer: bench.pointer(lane)?,
-            },
-            (op, _) => {
-                let (addr, data) = expect(&mut bench.servers[0], setting)?;
-                let setup = Setup::new(&conn_cfg(setting)?).with_connect_limit(LIMIT);
-                let conn = runtime.block_on(reactor.connect(addr, &setup, &data))?;
-                conn.apply_remote_peer_cfg(bench.servers[0].offer.platform());
-                Self::Verbs {
-                    conn,
-                    op,
-                    flush: flush_type(setting),
-                    pool: Pool::new(&bench.peer, size, depth)?,
-                }
-            }
+/// Operations of one kind on a connection, with a block for each operation in flight.
+fn verbs(
+    bench: &mut Bench,
+    setting: &Setting,
+    lane: u32,
+    (reactor, runtime): (&Reactor, &Runtime),
+) -> Result<Operate> {
+    let (addr, data) = expect(&mut bench.servers[0], setting)?;
+    let setup = Setup::new(&conn_cfg(setting)?).with_connect_limit(LIMIT);
+    let conn = runtime.block_on(reactor.connect(addr, &setup, &data))?;
+    conn.apply_remote_peer_cfg(bench.servers[0].offer.platform());
+    let pool = pool(bench, setting, setting.depth)?;
+    let mut places = bench.places(setting, lane)?;
+    let (op, kind_of_flush) = (setting.op, flush_type(setting));
+    Ok(Box::new(move |slot| {
+        let (conn, pool, group) = (conn.clone(), pool.clone(), places.take());
+        Box::pin(async move {
+            let (kind, count) = ((op, kind_of_flush), group.operations.len());
+            Ok(match (op, count) {
+                (Op::WriteFlush, 1) => batch::<2>(&conn, kind, &pool, &group).await,
+                (_, 1) => one(&conn, op, &pool, &group, slot).await,
+                (_, ..=15) => batch::<16>(&conn, kind, &pool, &group).await,
+                _ => batch::<{ MOST + 1 }>(&conn, kind, &pool, &group).await,
+            }?)
         })
-    }
+    }))
+}
 
-    /// Posts the operations of a group, and awaits them.
-    async fn operate(&self, group: &Group, slot: u32) -> Result {
-        match self {
-            Self::Nothing => Ok(()),
-            Self::Verbs {
-                conn,
-                op,
-                flush,
-                pool,
-            } => Ok(match (op, group.operations.len()) {
-                (Op::WriteFlush, 1) => batch::<2>(conn, (*op, *flush), pool, group).await,
-                (_, 1) => one(conn, kind(*op, group.number), pool, group, slot).await,
-                (_, ..=15) => batch::<16>(conn, (*op, *flush), pool, group).await,
-                _ => batch::<{ MOST + 1 }>(conn, (*op, *flush), pool, group).await,
-            }?),
-            Self::Commits {
-                writer,
-                pool,
-                pointer,
-            } => {
-                let record = pool.lease().await.freeze();
-                while writer.available() == 0 {
-                    writer.room().await?;
+/// Commits of a writer.
+fn commits(bench: &mut Bench, setting: &Setting, lane: u32, reactor: &Reactor) -> Result<Operate> {
+    let writer = writer(&mut bench.servers[0], &bench.peer, setting)?;
+    let writer = Writer::new(reactor, writer)?;
+    // A record is free some time after its commit is durable.
+    let pool = pool(bench, setting, 2 * setting.depth)?;
+    let (mut places, pointer) = (bench.places(setting, lane)?, bench.pointer(lane)?);
+    Ok(Box::new(move |slot| {
+        let (writer, pool, group) = (writer.clone(), pool.clone(), places.take());
+        Box::pin(async move {
+            let record = pool.lease().await.freeze();
+            while writer.available() == 0 {
+                writer.room().await?;
+            }
+            let pointer = Some((pointer, u64::from(slot).to_le_bytes()));
+            let ticket = writer.commit([(group.all, record)], pointer);
+            Ok(writer.durable(ticket.map_err(rpma::Error::from)?).await?)
+        })
+    }))
+}
+
+/// Commits to several servers.
+fn to_copies(
+    bench: &mut Bench,
+    setting: &Setting,
+    lane: u32,
+    reactor: &Reactor,
+    copies: usize,
+) -> Result<Operate> {
+    let set = Replicas::new(reactor, bench.replicas(setting)?)?;
+    let record: Arc<[u8]> = vec![0x5a; setting.size as usize].into();
+    let (mut places, pointer) = (bench.places(setting, lane)?, Bench::pointer_at(lane));
+    Ok(Box::new(move |slot| {
+        let (set, record, at) = (set.clone(), Arc::clone(&record), places.take().at);
+        Box::pin(async move {
+            let pointer = Some((pointer, u64::from(slot).to_le_bytes()));
+            let id = loop {
+                match set.commit(at, &[&record[..]], pointer, copies) {
+                    Ok(id) => break id,
+                    Err(rpma::Error::RingFull) => room(&set, record.len()).await?,
+                    Err(error) => return Err(error.into()),
                 }
-                let pointer = Some((*pointer, u64::from(slot).to_le_bytes()));
-                let ticket = writer.commit([(group.all, record)], pointer);
-                Ok(writer.durable(ticket.map_err(rpma::Error::from)?).await?)
-            }
-            Self::Copies {
-                set,
-                copies,
-                record,
-                pointer,
-            } => {
-                let pointer = Some((*pointer, u64::from(slot).to_le_bytes()));
-                let id = loop {
-                    match set.commit(group.at, &[record], pointer, *copies) {
-                        Ok(id) => break id,
-                        Err(rpma::Error::RingFull) => room(set, record.len()).await?,
-                        Err(error) => return Err(error.into()),
-                    }
-                };
-                check(id, set.settle(id, *copies, Duration::MAX).await?, *copies)
-            }
-        }
-    }
+            };
+            check(id, set.settle(id, copies, Duration::MAX).await?, copies)
+        })
+    }))
+}
+
+/// Local memory for so many operations.
+fn pool(bench: &Bench, setting: &Setting, count: u32) -> Result<Pool> {
+    Ok(Pool::new(
+        &bench.peer,
+        stride(setting.size) as usize,
+        count as usize,
+    )?)
 }
 
 async fn room(set: &Replicas, len: usize) -> Result {
@@ -266,7 +231,7 @@ async fn room(set: &Replicas, len: usize) -> Result {
 /// One operation without a batch.
 async fn one(conn: &Conn, op: Op, pool: &Pool, group: &Group, slot: u32) -> rpma::Result<()> {
     let remote = group.operations[0];
-    match op {
+    match kind(op, group.number) {
         Op::AtomicWrite => {
             conn.atomic_write(remote, u64::from(slot).to_ne_bytes())?
                 .await?
@@ -308,12 +273,26 @@ async fn batch<const N: usize>(
 mod tests {
     use super::*;
 
+    /// Operations that only let the runtime work once.
+    fn empty() -> Awaited {
+        Awaited {
+            in_flight: VecDeque::new(),
+            operate: Box::new(|_| {
+                Box::pin(async {
+                    yield_now().await;
+                    Ok(())
+                })
+            }),
+            runtime: runtime().expect("a runtime"),
+        }
+    }
+
     /// Promise: a thread with several connections wakes for each of them. Otherwise this sleeps for
     /// an hour.
     #[test]
     fn a_sleep_ends_with_a_slot_of_any_connection() {
         const HOUR: Duration = Duration::from_secs(3600);
-        let mut all = [(); 3].map(|()| Awaited::nothing().expect("a runtime"));
+        let mut all = [(); 3].map(|()| empty());
         let [first, second, third] = &mut all;
         assert!(third.post(7).is_ok_and(|posted| posted));
         let slept = first.sleep([second, &mut *third].into_iter(), HOUR);
@@ -326,7 +305,7 @@ mod tests {
     /// Promise: slots complete in the order of their posts, each once.
     #[test]
     fn each_slot_completes_once() {
-        let mut load = Awaited::nothing().expect("a runtime");
+        let mut load = empty();
         for slot in [2, 0, 1] {
             assert!(load.post(slot).is_ok());
         }

@@ -2,7 +2,6 @@
 
 mod awaited;
 mod commits;
-mod empty;
 mod replicas;
 mod verbs;
 
@@ -10,7 +9,6 @@ use std::time::Duration;
 
 pub(super) use self::awaited::{Awaited, runtime};
 pub(super) use self::commits::Commits;
-pub(super) use self::empty::Empty;
 pub(super) use self::replicas::Copies;
 pub(super) use self::verbs::{MOST, Verbs};
 use crate::client::Result;
