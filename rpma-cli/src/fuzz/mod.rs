@@ -78,7 +78,7 @@ pub fn results(bytes: &[u8]) {
     assert!(again.iter().map(|entry| &entry.point).eq(&points));
     for (entry, again) in entries.iter().zip(&again) {
         assert_eq!(entry.curve, again.curve);
-        let grows = |pair: &[(f64, u64)]| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1;
+        let grows = |pair: &[(f64, f64)]| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1;
         assert!(entry.curve.windows(2).all(grows), "{:?}", entry.curve);
     }
     let (page, _) = report::page(&entries).expect("a page");

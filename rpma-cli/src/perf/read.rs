@@ -1,5 +1,6 @@
 //! Reads files of results.
 
+use std::error::Error;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Read;
@@ -34,14 +35,12 @@ const WRONG_FILE: &str = "Give files that `rpma perf --out` wrote";
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) point: Point,
-    /// Whether the histogram has no latency.
-    pub(crate) is_empty: bool,
     /// The latencies in nanoseconds, each with 1 / (1 - quantile). It ends where less than one
     /// operation is slower.
-    pub(crate) curve: Vec<(f64, u64)>,
+    pub(crate) curve: Vec<(f64, f64)>,
 }
 
-/// Reads all results. A result that is in two files is read once.
+/// Reads all results.
 pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Entry>, Problem> {
     let mut entries: Vec<Entry> = Vec::new();
     // The first file of each kind.
@@ -53,22 +52,19 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Entry>, Problem> {
             let remedy = "Run `rpma perf` again, or leave this file out";
             return Err(Problem::new(format!("{name} has no results"), remedy));
         }
-        let (mut rest, mut number) = (text.as_str(), 0);
-        while !rest.trim().is_empty() {
-            let (from, (line, after)) = (rest, rest.split_once('\n').unwrap_or((rest, "")));
-            (rest, number) = (after, number + 1);
+        let mut rest = text.as_str();
+        for (number, line) in (1..).zip(text.split_inclusive('\n')) {
+            let from = rest;
+            rest = &rest[line.len()..];
             if line.trim().is_empty() {
                 continue;
             }
-            let entry = parse(line, from).map_err(|Fault(what, remedy)| {
+            let entry = parse(line, from).map_err(|(what, remedy)| {
                 Problem::new(format!("line {number} of {name} {what}"), remedy)
             })?;
             kinds[usize::from(entry.point.simulated)].get_or_insert(path);
             if let [Some(real), Some(simulated)] = kinds {
                 return Err(mixed(real, simulated));
-            }
-            if entries.iter().any(|known| known.equals(&entry)) {
-                continue;
             }
             if entries.len() == MAX_RESULTS {
                 let what = format!("the files have more than {MAX_RESULTS} results");
@@ -85,25 +81,22 @@ fn text(path: &Path) -> Result<String, Problem> {
     let name = path.display();
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes));
-    if path.is_dir() {
-        let what = format!("{name} is a directory");
-        return Err(Problem::new(what, "Give the files of results in it"));
-    }
-    if let Err(error) = read {
-        return Err(Problem::new(
-            format!("{name} cannot be read: {error}"),
-            WRONG_FILE,
-        ));
-    }
-    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
-        let what = format!("{name} has a byte-order mark: its text is UTF-16");
-        return Err(Problem::new(
-            what,
+    let (what, remedy) = match read {
+        Err(_) if path.is_dir() => (
+            format!("{name} is a directory"),
+            "Give the files of results in it",
+        ),
+        Err(error) => (format!("{name} cannot be read: {error}"), WRONG_FILE),
+        Ok(_) if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) => (
+            format!("{name} has a byte-order mark: its text is UTF-16"),
             "Convert it to UTF-8: iconv -f UTF-16 -t UTF-8",
-        ));
-    }
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
-    Ok(String::from_utf8_lossy(bytes).into_owned())
+        ),
+        Ok(_) => {
+            let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+            return Ok(String::from_utf8_lossy(bytes).into_owned());
+        }
+    };
+    Err(Problem::new(what, remedy))
 }
 
 fn mixed(real: &Path, simulated: &Path) -> Problem {
@@ -117,126 +110,92 @@ fn mixed(real: &Path, simulated: &Path) -> Problem {
     )
 }
 
-impl Entry {
-    /// The histograms come first, because they differ most.
-    fn equals(&self, other: &Self) -> bool {
-        self.point.result.histogram == other.point.result.histogram && self.point == other.point
-    }
-}
-
 /// The fault of a line, and its remedy.
-#[derive(Debug)]
-struct Fault(String, String);
+type Fault = (String, &'static str);
 
-impl Fault {
-    fn new(what: impl Into<String>, remedy: &str) -> Self {
-        Self(what.into(), remedy.to_owned())
-    }
-
-    fn damaged(why: impl Display) -> Self {
-        Self::new(format!("is damaged: {why}"), REMEASURE)
-    }
+fn damaged(why: impl Display) -> Fault {
+    (format!("is damaged: {why}"), REMEASURE)
 }
 
 /// The result of a line. `from` is the text from this line on.
 fn parse(line: &str, from: &str) -> Result<Entry, Fault> {
-    let value: Value = match serde_json::from_str(line) {
-        Ok(value) => value,
-        Err(_) => return Err(no_json(from)),
-    };
+    let value: Value = serde_json::from_str(line).map_err(|_| no_json(from))?;
     if value["format"] != FORMAT {
         return Err(foreign(&value));
     }
     if value["version"] != VERSION {
-        return Err(other_version(&value));
+        let version = &value["version"];
+        let what =
+            format!("has version {version} of the format, and this rpma reads version {VERSION}");
+        return Err((what, "Install the version of rpma-cli that wrote it"));
     }
-    let point: Point = serde_json::from_value(value).map_err(Fault::damaged)?;
-    let histogram = histogram(&point.result.histogram).map_err(Fault::damaged)?;
-    Ok(Entry {
-        is_empty: histogram.is_empty(),
-        curve: curve(&histogram),
-        point,
-    })
+    let point: Point = serde_json::from_value(value).map_err(damaged)?;
+    let histogram = histogram(&point.result.histogram)
+        .map_err(|error| damaged(format!("its histogram is invalid: {error}")))?;
+    let curve = curve(&histogram);
+    Ok(Entry { point, curve })
 }
 
 /// The fault of a line that is no JSON. Other tools write a value on many lines.
 fn no_json(from: &str) -> Fault {
     let mut values = serde_json::Deserializer::from_str(from).into_iter::<Value>();
     match values.next() {
-        Some(Ok(value)) if value["format"] == FORMAT => Fault::new(
-            "begins a result on several lines: this file is pretty-printed JSON",
+        Some(Ok(value)) if value["format"] == FORMAT => (
+            "begins a result on several lines: this file is pretty-printed JSON".to_owned(),
             "Give each result its line: `jq -c .` does that",
         ),
         Some(Ok(value)) => foreign(&value),
-        _ if from.starts_with(r#"{"format":""#) => Fault::new("is cut off", REMEASURE),
-        _ => Fault::new("is no result of `rpma perf`", WRONG_FILE),
+        _ if from.starts_with(r#"{"format":""#) => ("is cut off".to_owned(), REMEASURE),
+        _ => foreign(&Value::Null),
     }
 }
 
-/// The fault of another tool's JSON.
+/// The fault of another tool's file.
 fn foreign(value: &Value) -> Fault {
     let whose = match value {
         _ if value.get("fio version").is_some() => "a result of fio, and not of `rpma perf`",
         _ if value["command"].is_string() => "a report of another command of rpma",
         _ => "no result of `rpma perf`",
     };
-    Fault::new(format!("is {whose}"), WRONG_FILE)
-}
-
-fn other_version(value: &Value) -> Fault {
-    let version = value["version"].as_u64();
-    let version = version.map_or_else(|| "an unknown version".into(), |n| format!("version {n}"));
-    let what = format!("has {version} of the format, and this rpma reads version {VERSION}");
-    let is_version = |text: &&str| {
-        let mut bytes = text.bytes();
-        text.len() < 40 && bytes.all(|byte| byte.is_ascii_alphanumeric() || b".-+".contains(&byte))
-    };
-    let remedy = match value["client"]["rpma"].as_str().filter(is_version) {
-        Some(rpma) => format!("Install rpma-cli {rpma}, which wrote it"),
-        None => "Install the version of rpma-cli that wrote it".into(),
-    };
-    Fault(what, remedy)
+    (format!("is {whose}"), WRONG_FILE)
 }
 
 /// The histogram of a result.
-fn histogram(text: &str) -> Result<Histogram<u64>, String> {
-    let bytes = STANDARD.decode(text).map_err(|error| error.to_string());
-    let inflated = bytes.and_then(|bytes| inflate(&bytes));
-    let histogram = inflated.and_then(|bytes| {
-        let histogram = Deserializer::new().deserialize(&mut &bytes[..]);
-        histogram.map_err(|error| error.to_string())
-    });
-    histogram.map_err(|error| format!("its histogram is invalid: {error}"))
+fn histogram(text: &str) -> Result<Histogram<u64>, Box<dyn Error>> {
+    let inflated = inflate(&STANDARD.decode(text)?)?;
+    let histogram = Deserializer::new().deserialize(&mut &inflated[..])?;
+    if histogram.is_empty() {
+        return Err("it has no operation".into());
+    }
+    Ok(histogram)
 }
 
 /// The bytes of a deflated histogram. The decoder takes as much memory as its header asks for, so the
 /// header must not ask for more than there is.
-fn inflate(bytes: &[u8]) -> Result<Vec<u8>, String> {
+fn inflate(bytes: &[u8]) -> Result<Vec<u8>, Box<dyn Error>> {
     let deflated = bytes.strip_prefix(&DEFLATED).and_then(|rest| rest.get(4..));
     let deflated = deflated.ok_or("it is not deflated")?;
-    let (mut inflated, limit) = (Vec::new(), MAX_HISTOGRAM);
-    let read = ZlibDecoder::new(deflated)
-        .take(limit)
-        .read_to_end(&mut inflated);
-    read.map_err(|error| error.to_string())?;
+    let mut inflated = Vec::new();
+    let mut deflated = ZlibDecoder::new(deflated).take(MAX_HISTOGRAM);
+    deflated.read_to_end(&mut inflated)?;
     let counts = inflated.get(4..).and_then(|rest| rest.first_chunk());
-    let counts = counts.map(|len| u32::from_be_bytes(*len) as usize);
-    match counts {
+    match counts.map(|len| u32::from_be_bytes(*len) as usize) {
         Some(len) if HEADER + len <= inflated.len() => Ok(inflated),
-        _ => Err("it is cut off".to_owned()),
+        _ => Err("it is cut off".into()),
     }
 }
 
 /// Sixteen points for each digit of the quantile, from the median to 99.99 %.
-fn curve(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
+fn curve(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
     const MEDIAN: f64 = 2.0;
     let steps = (5..=64).map(|step| 10_f64.powf(f64::from(step) / 16.0));
     let count = histogram.len() as f64;
+    let latency = |one_in: f64| histogram.value_at_quantile(1.0 - 1.0 / one_in) as f64;
     [MEDIAN]
         .into_iter()
         .chain(steps)
         .take_while(|one_in| *one_in <= count)
-        .map(|one_in| (one_in, histogram.value_at_quantile(1.0 - 1.0 / one_in)))
+        .map(|one_in| (one_in, latency(one_in)))
         .collect()
 }
 
@@ -250,8 +209,7 @@ mod tests {
     use tempfile::{TempDir, tempdir};
 
     use super::*;
-    use crate::perf::samples::{commit, empty, lines, new_histogram, point, setting};
-    use crate::settings::Setting;
+    use crate::perf::samples::{commit, encoded, lines, new_histogram, point, setting};
 
     /// A folder with a file.
     fn file(bytes: impl AsRef<[u8]>) -> (TempDir, PathBuf) {
@@ -281,21 +239,13 @@ mod tests {
 
     #[test]
     fn all_results_are_read_in_their_order() {
-        let points = [point(setting()), point(commit()), empty(setting())];
+        let points = [point(setting()), point(commit())];
         // The last line has no end, and there are empty lines and other ends of lines.
         let text = lines(&points).replace('\n', "\r\n\n");
         let (_folder, path) = file(text.trim_end());
         let entries = read(&[path]).expect("they are valid");
         let settings = entries.iter().map(|entry| entry.point.setting);
         assert!(settings.eq(points.iter().map(|point| point.setting)));
-        assert!(entries[2].is_empty && entries[2].curve.is_empty());
-    }
-
-    #[test]
-    fn a_result_in_two_files_is_read_once() {
-        let (_one, first) = file(lines(&[point(setting())]));
-        let (_other, second) = file(lines(&[point(commit()), point(setting())]));
-        assert_eq!(read(&[first, second]).expect("they are valid").len(), 2);
     }
 
     #[test]
@@ -310,9 +260,13 @@ mod tests {
             (1_000.0, latency.p99_9),
             (10_000.0, latency.p99_99),
         ] {
-            let is_there = |point: &&(f64, u64)| (point.0 / one_in - 1.0_f64).abs() < 1e-9;
+            let is_there = |point: &&(f64, f64)| (point.0 / one_in - 1.0_f64).abs() < 1e-9;
             let point = entry.curve.iter().find(is_there);
-            assert_eq!(point.map(|point| point.1), Some(expected), "{one_in}");
+            assert_eq!(
+                point.map(|point| point.1 as u64),
+                Some(expected),
+                "{one_in}"
+            );
         }
     }
 
@@ -418,17 +372,13 @@ mod tests {
     }
 
     #[test]
-    fn another_version_leads_to_its_rpma() {
-        let mut line: Value = serde_json::from_str(&changed("/version", json!(2))).expect("JSON");
-        line["client"]["rpma"] = json!("9.1.0");
-        let newer = problem(line.to_string());
-        assert!(newer.contains("version 2 of the format, and this rpma reads version 1. "));
-        assert!(newer.ends_with("Install rpma-cli 9.1.0, which wrote it"));
-        line["client"]["rpma"] = json!("; rm -r /");
-        line["version"] = json!("x");
-        let unknown = problem(line.to_string());
-        assert!(unknown.contains("an unknown version"));
-        assert!(unknown.ends_with("Install the version of rpma-cli that wrote it"));
+    fn another_version_is_named() {
+        for (version, shown) in [(json!(2), "2"), (json!("x"), "\"x\"")] {
+            let newer = problem(changed("/version", version));
+            let words = format!("version {shown} of the format, and this rpma reads version 1. ");
+            assert!(newer.contains(&words), "{newer}");
+            assert!(newer.ends_with("Install the version of rpma-cli that wrote it"));
+        }
     }
 
     #[test]
@@ -451,7 +401,8 @@ mod tests {
     #[test]
     fn invalid_histograms_are_refused() {
         let valid = point(setting()).result.histogram;
-        for text in ["", "?", "AAAA", &valid[..valid.len() / 2 / 4 * 4]] {
+        let empty = encoded(&new_histogram());
+        for text in ["", "?", "AAAA", &empty, &valid[..valid.len() / 2 / 4 * 4]] {
             let problem = problem(changed("/result/histogram", json!(text)));
             assert!(
                 problem.contains("is damaged: its histogram is invalid: "),
@@ -501,9 +452,7 @@ mod tests {
 
     #[test]
     fn more_results_than_a_page_can_show_are_refused() {
-        let line = |size| empty(Setting { size, ..setting() });
-        let points: Vec<Point> = (0..=MAX_RESULTS as u64).map(line).collect();
-        let problem = problem(lines(&points));
+        let problem = problem(lines(&[point(setting())]).repeat(MAX_RESULTS + 1));
         assert_eq!(
             problem,
             "the files have more than 2000 results. Give fewer files"

@@ -104,12 +104,6 @@ pub(crate) fn point(setting: Setting) -> Point {
     )
 }
 
-/// A result without a single operation.
-#[cfg(test)]
-pub(super) fn empty(setting: Setting) -> Point {
-    with(setting, &new_histogram(), 1.0, 0)
-}
-
 pub(super) fn new_histogram() -> Histogram<u64> {
     Histogram::new(3).expect("three digits")
 }
