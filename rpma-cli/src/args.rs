@@ -6,7 +6,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use crate::endpoint::Endpoint;
-use crate::settings::{Completions, Flush, Limit, Method, Op, Sweep, parse_number, parse_rate};
+use crate::perf::Limit;
+use crate::settings::{
+    Completions, Flush, Method, Op, Sweep, parse_number, parse_rate, parse_size,
+};
 
 /// Look at this host: can a remote flush work here?
 ///
@@ -331,14 +334,6 @@ pub(crate) enum Format {
 
 /// The longest measurement: a day.
 const LONGEST: f64 = 86_400.0;
-
-/// A number of at least 1, with its unit.
-fn parse_size(text: &str) -> Result<u64, String> {
-    match parse_number(text)? {
-        0 => Err("it is too small: give 1 or more".into()),
-        number => Ok(number),
-    }
-}
 
 /// A count of 1 to `most`, with its unit.
 fn count(most: u32) -> impl Fn(&str) -> Result<u32, String> + Clone {

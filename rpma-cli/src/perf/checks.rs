@@ -4,7 +4,7 @@ use rpma::Offer;
 
 use super::Bench;
 use super::load::MOST;
-use super::places::{Places, stride};
+use super::places::{needed, stride};
 use super::session::{RECEIVES, flush_type, method};
 use crate::args::Measure;
 use crate::problem::Problem;
@@ -15,8 +15,6 @@ use crate::wire::{MOST_LINES, MOST_RECEIVES, RECEIVED};
 const DEEPEST: u32 = 16_384;
 /// The most local memory of a connection, for its operations in flight.
 const LOCAL: u64 = 1 << 30;
-/// The pointer of a commit, on a cache line of its own.
-pub(super) const POINTER: u64 = 64;
 
 /// The points of the arguments, if all of them are possible.
 pub(super) fn points(args: &Measure) -> Result<Vec<Setting>, Problem> {
@@ -118,10 +116,8 @@ fn check(point: &Setting) -> Result<(), Problem> {
 /// Checks a point against the memory of the servers.
 pub(super) fn fits(point: &Setting, bench: &Bench) -> Result<(), Problem> {
     for (number, server) in (1..).zip(&bench.servers) {
-        let of = (0, point.connections);
-        let group = (point.size, point.batch);
-        if let Err(needed) = Places::new(&server.arena, reserved(point), of, group) {
-            let offered = server.arena.get_size();
+        let (offered, needed) = (server.arena.get_size(), needed(point));
+        if offered < needed {
             return Err(Problem::new(
                 format!(
                     "{point}: server {number} offers {offered} bytes, and the operations need \
@@ -149,14 +145,6 @@ pub(super) fn fits(point: &Setting, bench: &Bench) -> Result<(), Problem> {
         return Ok(());
     };
     Err(Problem::new(format!("{point}: {fault}"), ""))
-}
-
-/// The bytes of all pointers.
-pub(super) fn reserved(point: &Setting) -> u64 {
-    match point.op {
-        Op::Commit => POINTER * u64::from(point.connections),
-        _ => 0,
-    }
 }
 
 /// Fills in the method and the flush that were left open: the best ones that the server serves.

@@ -1,12 +1,16 @@
 //! [`Job`]: the work of all threads at one setting, and its [`Clock`].
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::pace::Pace;
+use crate::args::Span;
+use crate::settings::{Completions, Setting};
 
+/// The time for all threads to start.
+const START: Duration = Duration::from_millis(20);
 /// [`Job::stall`] of a measurement.
-pub(super) const STALL: u64 = 10_000_000_000;
+const STALL: u64 = 10_000_000_000;
 
 /// The time since the begin of a measurement, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -51,11 +55,26 @@ pub(super) struct Job {
     pub(super) stall: u64,
     /// Set to end all threads before the end.
     pub(super) stop: AtomicBool,
-    /// The completed operations of each thread, for the progress line.
-    pub(super) completed: Vec<AtomicU64>,
 }
 
 impl Job {
+    pub(super) fn new(span: &Span, setting: &Setting) -> Self {
+        let nanos = |seconds: f64| (seconds * 1e9) as u64;
+        let warm_up = nanos(span.warm_up);
+        Self {
+            clock: Clock::from(Instant::now() + START),
+            batch: setting.batch.into(),
+            warm_up,
+            end: match span.count {
+                Some(count) => End::Count(count.div_ceil(setting.connections.into())),
+                None => End::Time(warm_up + nanos(span.time)),
+            },
+            sleeps: setting.completions != Completions::Poll,
+            stall: STALL,
+            stop: AtomicBool::new(false),
+        }
+    }
+
     pub(super) fn stops(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }

@@ -1,8 +1,6 @@
 //! The measurement of one point: its connections, its threads, and its result.
 
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -11,12 +9,11 @@ use rpma::commit::Replicas;
 use rpma::{AlignedBuf, Mr, MrUsage, RemoteSlice};
 
 use super::Bench;
-use super::checks::{POINTER, reserved};
-use super::job::{Clock, End, Job, STALL};
+use super::job::{End, Job};
 use super::load::{Awaited, Commits, Copies, Load, Verbs, runtime};
 use super::meter::Meter;
 use super::pace::Pace;
-use super::places::{Places, stride};
+use super::places::{POINTER, Places, stride};
 use super::progress;
 use super::result::{Latency, Measured};
 use super::session::writer;
@@ -28,25 +25,12 @@ use crate::problem::Problem;
 use crate::settings::{Completions, Op, Setting};
 use crate::wire::FIRST;
 
-/// The time for all threads to start.
-const START: Duration = Duration::from_millis(20);
-
 /// The result of a point.
 pub(super) struct Done {
     pub(super) result: Measured,
     pub(super) ended_early: Option<String>,
     /// Whether no other point can be measured.
     pub(super) is_over: bool,
-}
-
-/// The results of all threads, and why they ended before the end.
-type Ended = (Meter, Result);
-
-/// How long a measurement takes.
-#[derive(Clone, Copy, Debug)]
-struct Limits {
-    warm_up: u64,
-    end: End,
 }
 
 /// Measures a point. The results until a failure or an interrupt are results too.
@@ -56,22 +40,19 @@ pub(super) fn measure(
     span: &Span,
     interrupt: &Interrupt,
 ) -> Result<Done> {
-    let limits = Limits::of(span, setting);
     let run = Run {
         setting,
-        limits,
+        span,
         interrupt,
     };
-    let (meter, ended) = match (setting.completions, setting.op, setting.copies) {
+    let (job, meter, ended) = match (setting.completions, setting.op, setting.copies) {
         (Completions::Async, ..) => run.awaited(bench)?,
         (_, Op::Commit, Some(_)) => run.drive(bench, Copies::new)?,
         (_, Op::Commit, None) => run.drive(bench, Commits::new)?,
         _ => run.drive(bench, Verbs::new)?,
     };
-    let cleared = bench
-        .servers
-        .iter_mut()
-        .try_for_each(|server| server.clear());
+    let mut servers = bench.servers.iter_mut();
+    let cleared = servers.try_for_each(|server| server.clear());
     let is_over = cleared.is_err() || matches!(ended, Err(Stop::Interrupted));
     let ended = ended.and(cleared);
     if meter.operations == 0 {
@@ -81,49 +62,23 @@ pub(super) fn measure(
         );
     }
     Ok(Done {
-        result: result(setting, &meter, limits, ended.is_ok())?,
+        result: result(setting, &meter, &job, ended.is_ok())?,
         ended_early: ended.err().map(|stop| Problem::from(stop).to_string()),
         is_over,
     })
 }
 
-impl Limits {
-    fn of(span: &Span, setting: &Setting) -> Self {
-        let nanos = |seconds: f64| (seconds * 1e9) as u64;
-        let warm_up = nanos(span.warm_up);
-        let end = match span.count {
-            Some(count) => End::Count(count.div_ceil(setting.connections.into())),
-            None => End::Time(warm_up + nanos(span.time)),
-        };
-        Self { warm_up, end }
-    }
-
-    fn job(self, setting: &Setting, threads: u32) -> Job {
-        Job {
-            clock: Clock::from(Instant::now() + START),
-            batch: setting.batch.into(),
-            warm_up: self.warm_up,
-            end: self.end,
-            sleeps: setting.completions != Completions::Poll,
-            stall: STALL,
-            stop: AtomicBool::new(false),
-            completed: (0..threads).map(|_| AtomicU64::new(0)).collect(),
-        }
-    }
-}
-
-fn result(setting: &Setting, meter: &Meter, limits: Limits, is_complete: bool) -> Result<Measured> {
+fn result(setting: &Setting, meter: &Meter, job: &Job, is_complete: bool) -> Result<Measured> {
     let latencies = meter.latencies();
     let mut bytes = Vec::new();
     let serialized = V2DeflateSerializer::new().serialize(latencies, &mut bytes);
-    if let Err(error) = serialized {
-        return failed(format!("the histogram cannot be written: {error}"));
-    }
-    let end = match limits.end {
+    serialized
+        .map_err(|error| Stop::Failed(format!("the histogram cannot be written: {error}")))?;
+    let end = match job.end {
         End::Time(end) if is_complete => end.max(meter.last),
         _ => meter.last,
     };
-    let seconds = end.saturating_sub(limits.warm_up).max(1) as f64 / 1e9;
+    let seconds = end.saturating_sub(job.warm_up).max(1) as f64 / 1e9;
     let operations = meter.operations as f64;
     Ok(Measured {
         operations: meter.operations,
@@ -140,12 +95,12 @@ fn result(setting: &Setting, meter: &Meter, limits: Limits, is_complete: bool) -
 /// The measurement of a point.
 struct Run<'a> {
     setting: &'a Setting,
-    limits: Limits,
+    span: &'a Span,
     interrupt: &'a Interrupt,
 }
 
 impl Run<'_> {
-    fn awaited(&self, bench: &mut Bench) -> Result<Ended> {
+    fn awaited(&self, bench: &mut Bench) -> Result<(Job, Meter, Result)> {
         let runtimes = (0..self.setting.threads).map(|_| runtime());
         let runtimes: Vec<_> = runtimes.collect::<Result<_>>()?;
         let own = self.setting.connections / self.setting.threads;
@@ -154,41 +109,31 @@ impl Run<'_> {
         })
     }
 
-    /// Makes all connections, and works on them.
+    /// Makes all connections, and works on them. Returns the results of all threads, and why they
+    /// ended before the end.
     fn drive<L: Load>(
         &self,
         bench: &mut Bench,
         load: impl Fn(&mut Bench, &Setting, u32) -> Result<L>,
-    ) -> Result<Ended> {
-        let Setting {
-            threads,
-            connections,
-            rate,
-            ..
-        } = *self.setting;
-        let lanes = (0..connections).map(|lane| {
-            let pace = Pace::new(rate, lane, connections);
-            Ok(Lane::new(
-                load(bench, self.setting, lane)?,
-                pace,
-                self.setting.slots(),
-            ))
+    ) -> Result<(Job, Meter, Result)> {
+        let (setting, count) = (self.setting, self.setting.connections);
+        let lanes = (0..count).map(|lane| {
+            let pace = Pace::new(setting.rate, lane, count);
+            let load = load(bench, setting, lane)?;
+            Ok(Lane::new(load, pace, setting.slots()))
         });
         let mut lanes = lanes.collect::<Result<Vec<_>>>()?.into_iter();
-        let own = (connections / threads) as usize;
-        let threads: Vec<Vec<_>> = (0..threads)
+        let own = (count / setting.threads) as usize;
+        let threads: Vec<Vec<_>> = (0..setting.threads)
             .map(|_| lanes.by_ref().take(own).collect())
             .collect();
-        let job = self.limits.job(self.setting, self.setting.threads);
-        thread::scope(|scope| {
-            let started = threads.into_iter().enumerate();
-            let started = started.map(|(number, lanes)| {
-                let job = &job;
-                scope.spawn(move || work(lanes, job, number))
-            });
+        let job = Job::new(self.span, setting);
+        let (meter, ended) = thread::scope(|scope| {
+            let started = threads.into_iter();
+            let started = started.map(|lanes| scope.spawn(|| work(lanes, &job)));
             let started: Vec<_> = started.collect();
             let is_over = || started.iter().all(thread::ScopedJoinHandle::is_finished);
-            let mut ended = progress::watch(self.setting, &job, bench, self.interrupt, is_over);
+            let mut ended = progress::watch(setting, &job, bench, self.interrupt, is_over);
             let mut all = Meter::new();
             for thread in started {
                 match thread.join() {
@@ -199,8 +144,9 @@ impl Run<'_> {
                     Err(panic) => std::panic::resume_unwind(panic),
                 }
             }
-            Ok((all, ended))
-        })
+            (all, ended)
+        });
+        Ok((job, meter, ended))
     }
 }
 
@@ -216,12 +162,7 @@ impl Bench {
 
     /// The server's memory for a connection.
     pub(super) fn places(&self, setting: &Setting, lane: u32) -> Result<Places> {
-        let memory = &self.servers[0].arena;
-        let of = (lane, setting.connections);
-        match Places::new(memory, reserved(setting), of, (setting.size, setting.batch)) {
-            Ok(places) => Ok(places?),
-            Err(needed) => failed(format!("the operations need {needed} bytes of the server")),
-        }
+        Ok(Places::new(&self.servers[0].arena, setting, lane)?)
     }
 
     /// The offset of a connection's pointer in the server's memory.

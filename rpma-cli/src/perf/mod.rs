@@ -6,6 +6,7 @@
 
 mod checks;
 mod job;
+mod limit;
 mod load;
 mod measure;
 mod meter;
@@ -26,6 +27,7 @@ mod worker;
 
 use rpma::Peer;
 
+pub(crate) use self::limit::Limit;
 use self::print::Printer;
 use self::result::Point;
 use crate::args::{Endpoint, Measure};
@@ -70,7 +72,7 @@ pub(crate) fn run(
                 for fault in args
                     .fail_if
                     .iter()
-                    .filter_map(|limit| limit.fault(point.result.figure(limit.quantity())))
+                    .filter_map(|limit| limit.fault(&point.result))
                 {
                     printer.note(&fault)?;
                     outcome = Outcome::Bad;

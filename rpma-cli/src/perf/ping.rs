@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Bench;
 use super::measure::measure;
-use super::result::{Latency, Point};
+use super::result::Point;
 use crate::args::{Format, Ping, Span};
 use crate::host;
 use crate::interrupt::Interrupt;
@@ -33,17 +33,6 @@ struct Pinged {
     measured: Point,
 }
 
-/// As a row of CSV.
-#[derive(Serialize)]
-struct Row {
-    connected_ns: u64,
-    operations: u64,
-    least_ns: u64,
-    p50_ns: u64,
-    p99_ns: u64,
-    most_ns: u64,
-}
-
 /// Connects, and writes and flushes for a second, one at a time.
 pub(crate) fn run(
     args: &Ping,
@@ -66,42 +55,27 @@ pub(crate) fn run(
     });
     let measured = measure(&mut bench, &setting, &SPAN, interrupt)?;
     let point = bench.point(&began, setting, measured);
+    let latency = point.result.latency;
     if args.form.format == Format::Text {
         let server = &point.servers[0];
         let lines = host::lines(&point.client, &[server]);
         lines.iter().try_for_each(|line| out.line(line))?;
         let time = |nanos: u64| Nanos(nanos as f64);
-        let Latency {
-            least,
-            p50,
-            p99,
-            most,
-            ..
-        } = point.result.latency;
         out.line(format!("connected in {}", time(connected)))?;
         out.line(format!(
             "{} of 64 B: {} times in {:.2} s; least {}, median {}, p99 {}, most {}",
             setting.operation(),
             point.result.operations,
             point.result.seconds,
-            time(least),
-            time(p50),
-            time(p99),
-            time(most)
+            time(latency.least),
+            time(latency.p50),
+            time(latency.p99),
+            time(latency.most)
         ))?;
         if let Some(why) = &point.ended_early {
             out.line(format!("ended early: {why}"))?;
         }
     }
-    let latency = point.result.latency;
-    let row = Row {
-        connected_ns: connected,
-        operations: point.result.operations,
-        least_ns: latency.least,
-        p50_ns: latency.p50,
-        p99_ns: latency.p99,
-        most_ns: latency.most,
-    };
     let result = match point.ended_early {
         None => Outcome::Good,
         Some(_) => Outcome::Bad,
@@ -112,6 +86,6 @@ pub(crate) fn run(
         connected_ns: connected,
         measured: point,
     };
-    out.report(&args.form, file, report, &[row])?;
+    out.report(&args.form, file, report, &[latency])?;
     Ok(result)
 }

@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use rpma::{MrRemote, RemoteSlice};
 
+use crate::settings::{Op, Setting};
 use crate::wire::FIRST;
 
 /// The most groups of a connection. They take turns.
 const MOST: u64 = 1024;
 /// Operations begin at cache lines.
 const LINE: u64 = 64;
+/// The pointer of a commit, on a cache line of its own.
+pub(super) const POINTER: u64 = 64;
 
 /// The remote parts of operations that are posted together. They are neighbours.
 #[derive(Clone, Debug)]
@@ -32,30 +35,18 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Divides the memory after `reserved` bytes among `lanes` connections, if each has room for a
-    /// group. Otherwise returns the bytes that are needed.
-    pub(super) fn new(
-        memory: &MrRemote,
-        reserved: u64,
-        (lane, lanes): (u32, u32),
-        (len, batch): (u64, u32),
-    ) -> Result<rpma::Result<Self>, u64> {
-        let size = stride(len) * u64::from(batch);
-        let first = FIRST + reserved;
-        let needed = first + size * u64::from(lanes);
-        let count = memory.get_size().saturating_sub(first) / size / u64::from(lanes);
-        if count == 0 {
-            return Err(needed);
-        }
-        let count = count.min(MOST);
-        let from = first + u64::from(lane) * count * size;
-        let groups =
-            (0..count).map(|number| group(memory, number, from + number * size, (len, batch)));
-        Ok(groups.collect::<rpma::Result<_>>().map(|groups| Self {
-            groups,
+    /// The part of a connection's groups, of a memory that is large enough for [`needed`] bytes.
+    pub(super) fn new(memory: &MrRemote, setting: &Setting, lane: u32) -> rpma::Result<Self> {
+        let (size, lanes) = (group_size(setting), u64::from(setting.connections));
+        let room = memory.get_size().saturating_sub(first(setting));
+        let count = (room / size / lanes).clamp(1, MOST);
+        let from = first(setting) + u64::from(lane) * count * size;
+        let groups = (0..count).map(|number| group(memory, setting, number, from + number * size));
+        Ok(Self {
+            groups: groups.collect::<rpma::Result<_>>()?,
             next: 0,
-            len: len as usize,
-        }))
+            len: setting.size as usize,
+        })
     }
 
     /// The next group. There is one at least.
@@ -76,24 +67,35 @@ impl Places {
     }
 }
 
+/// The bytes of the server's memory that the operations of a setting need.
+pub(super) fn needed(setting: &Setting) -> u64 {
+    first(setting) + group_size(setting) * u64::from(setting.connections)
+}
+
+/// The place of the first group, after the pointers of commits.
+fn first(setting: &Setting) -> u64 {
+    match setting.op {
+        Op::Commit => FIRST + POINTER * u64::from(setting.connections),
+        _ => FIRST,
+    }
+}
+
+fn group_size(setting: &Setting) -> u64 {
+    stride(setting.size) * u64::from(setting.batch)
+}
+
 /// Neighbours share no cache line.
 pub(super) fn stride(len: u64) -> u64 {
     len.next_multiple_of(LINE)
 }
 
-fn group(
-    memory: &MrRemote,
-    number: u64,
-    at: u64,
-    (len, batch): (u64, u32),
-) -> rpma::Result<Arc<Group>> {
-    let operations = (0..u64::from(batch)).map(|number| {
-        let at = at + number * stride(len);
-        memory.slice(at..at + len)
-    });
+fn group(memory: &MrRemote, setting: &Setting, number: u64, at: u64) -> rpma::Result<Arc<Group>> {
+    let (len, stride) = (setting.size, stride(setting.size));
+    let places = (0..u64::from(setting.batch)).map(|number| at + number * stride);
+    let operations = places.map(|at| memory.slice(at..at + len));
     Ok(Arc::new(Group {
         operations: operations.collect::<rpma::Result<_>>()?,
-        all: memory.slice(at..at + stride(len) * u64::from(batch - 1) + len)?,
+        all: memory.slice(at..at + group_size(setting) - stride + len)?,
         at,
         number: number as usize,
     }))

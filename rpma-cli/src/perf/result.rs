@@ -34,25 +34,6 @@ impl Measured {
     pub(crate) fn gigabits_per_second(&self) -> f64 {
         8.0 * self.bytes_per_second / 1e9
     }
-
-    /// The figure of a quantity, by the name that [`Limit`](crate::settings::Limit) has for it.
-    pub(super) fn figure(&self, quantity: &str) -> f64 {
-        let of = &self.latency;
-        match quantity {
-            "least" => of.least as f64,
-            "mean" => of.mean,
-            "p50" => of.p50 as f64,
-            "p90" => of.p90 as f64,
-            "p99" => of.p99 as f64,
-            "p99.9" => of.p99_9 as f64,
-            "p99.99" => of.p99_99 as f64,
-            "most" => of.most as f64,
-            "rate" => self.operations_per_second,
-            "gbps" => self.gigabits_per_second(),
-            "not-begun" => self.not_begun as f64,
-            other => unreachable!("{other} has no figure"),
-        }
-    }
 }
 
 /// The figures of a setting.
@@ -117,21 +98,6 @@ impl Latency {
             p99_9: at(0.999),
             p99_99: at(0.9999),
             most: histogram.max(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::perf::samples;
-    use crate::settings::Limit;
-
-    /// A condition of `--fail-if` cannot name a quantity that no result has.
-    #[test]
-    fn each_quantity_of_a_limit_has_its_figure() {
-        let result = samples::point(samples::setting()).result;
-        for quantity in Limit::quantities() {
-            assert!(result.figure(quantity).is_finite(), "{quantity}");
         }
     }
 }

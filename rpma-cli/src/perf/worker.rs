@@ -1,7 +1,5 @@
 //! The loop of a thread: it begins operations when they are due, and counts their completions.
 
-use std::sync::atomic::Ordering;
-
 use super::job::{Begun, Job, Order, Turn, sleep_until, stalled};
 use super::load::Load;
 use super::meter::Meter;
@@ -29,8 +27,8 @@ impl<L: Load> Lane<L> {
 }
 
 /// Works until the end. A failure ends the other threads as well. The results until then stay.
-pub(super) fn work<L: Load>(lanes: Vec<Lane<L>>, job: &Job, thread: usize) -> (Meter, Result) {
-    let mut worker = Worker::new(lanes, job, thread);
+pub(super) fn work<L: Load>(lanes: Vec<Lane<L>>, job: &Job) -> (Meter, Result) {
+    let mut worker = Worker::new(lanes, job);
     job.clock.wait_for_begin();
     let result = worker.run();
     if result.is_err() {
@@ -44,10 +42,7 @@ pub(super) fn work<L: Load>(lanes: Vec<Lane<L>>, job: &Job, thread: usize) -> (M
 struct Worker<'a, L> {
     lanes: Vec<(Lane<L>, Order)>,
     job: &'a Job,
-    thread: usize,
     meter: Meter,
-    /// All operations, those of the warm-up too.
-    completed: u64,
     /// When something completed, or nothing was in flight.
     moved: u64,
 }
@@ -62,7 +57,7 @@ struct Pass {
 }
 
 impl<'a, L: Load> Worker<'a, L> {
-    fn new(lanes: Vec<Lane<L>>, job: &'a Job, thread: usize) -> Self {
+    fn new(lanes: Vec<Lane<L>>, job: &'a Job) -> Self {
         let ordered = lanes.into_iter().map(|lane| {
             let order = Order::new(job, lane.pace);
             (lane, order)
@@ -70,9 +65,7 @@ impl<'a, L: Load> Worker<'a, L> {
         Self {
             lanes: ordered.collect(),
             job,
-            thread,
             meter: Meter::new(),
-            completed: 0,
             moved: 0,
         }
     }
@@ -101,7 +94,6 @@ impl<'a, L: Load> Worker<'a, L> {
 
     fn pass(&mut self) -> Result<Pass> {
         let (job, stops) = (self.job, self.job.stops());
-        let before = self.completed;
         let mut pass = Pass {
             has_moved: false,
             in_flight: false,
@@ -109,15 +101,14 @@ impl<'a, L: Load> Worker<'a, L> {
             due: None,
         };
         for (lane, order) in &mut self.lanes {
-            let (meter, completed) = (&mut self.meter, &mut self.completed);
             let (free, begun) = (&mut lane.free, &mut lane.begun);
             lane.load.poll(&mut |slot| {
                 let now = job.clock.now();
                 order.completed(begun[slot as usize], now, |latency, count| {
-                    meter.completed(latency, count, now);
+                    self.meter.completed(latency, count, now);
                 });
                 free.push(slot);
-                *completed += job.batch;
+                pass.has_moved = true;
             })?;
             while let Some(slot) = free.last().copied().filter(|_| !stops) {
                 let now = job.clock.now();
@@ -138,10 +129,6 @@ impl<'a, L: Load> Worker<'a, L> {
                 pass.has_moved = true;
             }
             pass.in_flight |= free.len() < begun.len();
-        }
-        pass.has_moved |= self.completed > before;
-        if self.completed > before {
-            job.completed[self.thread].store(self.completed, Ordering::Relaxed);
         }
         Ok(pass)
     }
@@ -166,7 +153,7 @@ impl<'a, L: Load> Worker<'a, L> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicU64};
+    use std::sync::atomic::AtomicBool;
     use std::thread;
     use std::time::{Duration, Instant};
 
@@ -185,7 +172,6 @@ mod tests {
             sleeps: false,
             stall: 50 * MS,
             stop: AtomicBool::new(false),
-            completed: vec![AtomicU64::new(0)],
         }
     }
 
@@ -212,7 +198,7 @@ mod tests {
     fn operations_that_never_complete_end_the_measurement() {
         for end in [End::Time(u64::MAX), End::Count(1)] {
             let job = job(end);
-            let (meter, ended) = work(vec![Lane::new(Stuck, Pace::Closed, 2)], &job, 0);
+            let (meter, ended) = work(vec![Lane::new(Stuck, Pace::Closed, 2)], &job);
             let Err(Stop::Failed(text)) = ended else {
                 panic!("{ended:?}");
             };
@@ -255,7 +241,7 @@ mod tests {
         let pace = Pace::new(Some(1000.0), 0, 1);
         let load = Pauses(Vec::new(), 0);
         let job = job(End::Time(300 * MS));
-        let (meter, ended) = work(vec![Lane::new(load, pace, 1)], &job, 0);
+        let (meter, ended) = work(vec![Lane::new(load, pace, 1)], &job);
         assert!(ended.is_ok(), "{ended:?}");
         assert_eq!(meter.operations + meter.not_begun, 300);
         // Those that were due in its first 60 ms waited for 40 ms at least.

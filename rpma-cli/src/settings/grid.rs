@@ -62,54 +62,54 @@ impl FromStr for Sweep {
 }
 
 fn parse_values(axis: &str, text: &str) -> Result<Vec<Value>, String> {
-    let Some((first, last)) = text.split_once("..") else {
-        return text.split('/').map(|value| parse(axis, value)).collect();
+    let values: Vec<Value> = match text.split_once("..") {
+        _ if NAMES.contains(&axis) => text.split('/').map(Value::from).collect(),
+        Some((first, last)) => doubled(axis, number(axis, first)?, number(axis, last)?)?,
+        None => {
+            let numbers = text
+                .split('/')
+                .map(|text| Ok(of(axis, number(axis, text)?)));
+            numbers.collect::<Result<_, String>>()?
+        }
     };
-    if axis == "rate" {
-        return doubled(parse_rate(first)?, parse_rate(last)?, |rate| {
-            Some(2.0 * rate)
-        });
+    let is_possible = |value| with(&Setting::default(), axis, value);
+    match values
+        .iter()
+        .try_for_each(|value| is_possible(value).map(drop))
+    {
+        Ok(()) => Ok(values),
+        Err(error) => Err(format!("{text:?}: {}", error.to_string().replace('`', ""))),
     }
-    if NAMES.contains(&axis) {
-        return Err(format!(
-            "{text:?}: give names with slashes, such as write/read"
-        ));
-    }
-    parse(axis, first)?;
-    doubled(parse_number(first)?, parse_number(last)?, |number| {
-        number.checked_mul(2)
-    })
 }
 
 /// The first number, its doubles, and the last number.
-fn doubled<T: Copy + PartialOrd + std::fmt::Display + Into<Value>>(
-    first: T,
-    last: T,
-    double: impl FnMut(&T) -> Option<T>,
-) -> Result<Vec<Value>, String> {
+fn doubled(axis: &str, first: f64, last: f64) -> Result<Vec<Value>, String> {
     if first > last {
         return Err(format!(
             "{first}..{last} goes down: give the smaller number first"
         ));
     }
-    let doubles = std::iter::successors(Some(first), double);
+    let doubles = std::iter::successors(Some(first), |number| Some(2.0 * number));
     let smaller = doubles.take_while(|number| *number < last);
-    Ok(smaller.chain([last]).map(Into::into).collect())
+    Ok(smaller
+        .chain([last])
+        .map(|number| of(axis, number))
+        .collect())
 }
 
-/// A value that a setting can have.
-fn parse(axis: &str, text: &str) -> Result<Value, String> {
-    let value = match axis {
-        "rate" => parse_rate(text)?.into(),
-        axis if NAMES.contains(&axis) => text.into(),
-        _ => match parse_number(text)? {
-            0 => return Err(format!("{text} is too small: give 1 or more")),
-            number => number.into(),
-        },
-    };
-    with(&Setting::default(), axis, &value)
-        .map_err(|error| format!("{text:?}: {}", error.to_string().replace('`', "")))?;
-    Ok(value)
+fn number(axis: &str, text: &str) -> Result<f64, String> {
+    match axis {
+        "rate" => parse_rate(text),
+        _ => parse_size(text).map(|number| number as f64),
+    }
+}
+
+/// A rate is the only fraction.
+fn of(axis: &str, number: f64) -> Value {
+    match axis {
+        "rate" => number.into(),
+        _ => (number as u64).into(),
+    }
 }
 
 /// A setting with another value. The names of its fields are those of the axes.
@@ -117,6 +117,14 @@ fn with(setting: &Setting, axis: &str, value: &Value) -> serde_json::Result<Sett
     let mut fields = serde_json::to_value(setting)?;
     fields[axis] = value.clone();
     serde_json::from_value(fields)
+}
+
+/// A number of at least 1, with its unit.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    match parse_number(text)? {
+        0 => Err("it is too small: give 1 or more".into()),
+        number => Ok(number),
+    }
 }
 
 /// A number that may have `k`, `m` or `g` for 2^10, 2^20 and 2^30.
@@ -244,7 +252,7 @@ mod tests {
             ("depth=0", "too small"),
             ("op=fly", "write, read"),
             ("depth=5000000000", "u32"),
-            ("op=write..read", "slashes"),
+            ("op=write..read", "write, read"),
             (
                 "size=1/2/3/4/5/6/7/8/9/10,depth=1/2/3/4/5/6/7/8/9/10,rate=1/2/3/4/5/6/7/8/9/10,threads=1/2/3/4/5/6/7/8/9/10,connections=1/2",
                 "points",

@@ -1,14 +1,14 @@
 //! [`Limit`]: a condition under which a result is bad, such as `p99>20us`.
 
-use std::fmt;
 use std::str::FromStr;
 
-use super::{Nanos, parse_rate};
+use super::result::Measured;
+use crate::settings::{Nanos, parse_rate};
 
 /// A quantity, and the value above or below which the result is bad.
 #[derive(Clone, Debug)]
 pub(crate) struct Limit {
-    quantity: &'static str,
+    of: Figure,
     unit: Unit,
     is_above: bool,
     value: f64,
@@ -23,19 +23,21 @@ enum Unit {
     Number,
 }
 
-/// The names that arguments have for the figures of a result.
-const QUANTITIES: [(&str, Unit); 11] = [
-    ("least", Unit::Time),
-    ("mean", Unit::Time),
-    ("p50", Unit::Time),
-    ("p90", Unit::Time),
-    ("p99", Unit::Time),
-    ("p99.9", Unit::Time),
-    ("p99.99", Unit::Time),
-    ("most", Unit::Time),
-    ("rate", Unit::Rate),
-    ("gbps", Unit::Number),
-    ("not-begun", Unit::Number),
+type Figure = fn(&Measured) -> f64;
+
+/// The figures of a result, and their names in arguments.
+const QUANTITIES: [(&str, Unit, Figure); 11] = [
+    ("least", Unit::Time, |of| of.latency.least as f64),
+    ("mean", Unit::Time, |of| of.latency.mean),
+    ("p50", Unit::Time, |of| of.latency.p50 as f64),
+    ("p90", Unit::Time, |of| of.latency.p90 as f64),
+    ("p99", Unit::Time, |of| of.latency.p99 as f64),
+    ("p99.9", Unit::Time, |of| of.latency.p99_9 as f64),
+    ("p99.99", Unit::Time, |of| of.latency.p99_99 as f64),
+    ("most", Unit::Time, |of| of.latency.most as f64),
+    ("rate", Unit::Rate, |of| of.operations_per_second),
+    ("gbps", Unit::Number, Measured::gigabits_per_second),
+    ("not-begun", Unit::Number, |of| of.not_begun as f64),
 ];
 
 impl FromStr for Limit {
@@ -45,9 +47,9 @@ impl FromStr for Limit {
         let at = text.find(['<', '>']);
         let (name, rest) =
             text.split_at(at.ok_or("give a quantity, > or <, and a value: p99>20us")?);
-        let known = QUANTITIES.iter().find(|(known, _)| *known == name.trim());
-        let (quantity, unit) = *known.ok_or_else(|| {
-            let names = QUANTITIES.map(|(name, _)| name).join(", ");
+        let known = QUANTITIES.iter().find(|(known, ..)| *known == name.trim());
+        let (_, unit, of) = *known.ok_or_else(|| {
+            let names = QUANTITIES.map(|(name, ..)| name).join(", ");
             format!("{name:?} is no quantity: they are {names}")
         })?;
         let (is_above, value) = (rest.starts_with('>'), rest[1..].trim());
@@ -57,7 +59,7 @@ impl FromStr for Limit {
             Unit::Number => number(value)?,
         };
         Ok(Self {
-            quantity,
+            of,
             unit,
             is_above,
             value,
@@ -91,18 +93,12 @@ fn number(text: &str) -> Result<f64, String> {
 }
 
 impl Limit {
-    /// The quantities of all limits.
-    #[cfg(test)]
-    pub(crate) fn quantities() -> impl Iterator<Item = &'static str> {
-        QUANTITIES.iter().map(|(name, _)| *name)
+    /// Why a result is bad. `None` if it is good.
+    pub(super) fn fault(&self, result: &Measured) -> Option<String> {
+        self.fault_of((self.of)(result))
     }
 
-    pub(crate) fn quantity(&self) -> &'static str {
-        self.quantity
-    }
-
-    /// Why a result with this figure of the quantity is bad. `None` if it is good.
-    pub(crate) fn fault(&self, figure: f64) -> Option<String> {
+    fn fault_of(&self, figure: f64) -> Option<String> {
         let is_bad = if self.is_above {
             figure > self.value
         } else {
@@ -112,22 +108,17 @@ impl Limit {
             Unit::Time => Nanos(figure).to_string(),
             Unit::Rate | Unit::Number => format!("{figure:.3}"),
         };
-        is_bad.then(|| format!("failed: {self} (it is {figure})"))
-    }
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        is_bad.then(|| format!("failed: {} (it is {figure})", self.text))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::perf::samples::{point, setting};
 
     fn fault(limit: &str, figure: f64) -> Option<String> {
-        limit.parse::<Limit>().expect(limit).fault(figure)
+        limit.parse::<Limit>().expect(limit).fault_of(figure)
     }
 
     #[test]
@@ -146,6 +137,22 @@ mod tests {
         }
         let text = fault("p99>20us", 25_000.0);
         assert_eq!(text.as_deref(), Some("failed: p99>20us (it is 25.0 µs)"));
+    }
+
+    /// Promise: a name has the figure of its result.
+    #[test]
+    fn each_quantity_is_a_figure_of_the_result() {
+        let result = point(setting()).result;
+        let json = serde_json::to_value(&result).expect("JSON");
+        for (name, unit, of) in QUANTITIES {
+            let known = match name {
+                "rate" => &json["operations_per_second"],
+                "not-begun" => &json["not_begun"],
+                _ if unit == Unit::Time => &json["latency"][name.replace('.', "_")],
+                _ => continue,
+            };
+            assert_eq!(known.as_f64(), Some(of(&result)), "{name}");
+        }
     }
 
     #[test]
