@@ -303,10 +303,10 @@ pub(crate) struct Measure {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Span {
     /// The time before the measurement, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds(0.0))]
     pub(crate) warm_up: f64,
     /// The time of the measurement, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_time)]
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds(0.001))]
     pub(crate) time: f64,
     /// The operations of the measurement, instead of a time
     #[arg(long, value_name = "COUNT", conflicts_with = "time", value_parser = parse_size)]
@@ -343,24 +343,19 @@ fn count(most: u32) -> impl Fn(&str) -> Result<u32, String> + Clone {
     }
 }
 
-fn parse_seconds(text: &str) -> Result<f64, String> {
-    seconds_from(0.0, text)
-}
-
-fn parse_time(text: &str) -> Result<f64, String> {
-    seconds_from(0.001, text)
-}
-
-fn seconds_from(least: f64, text: &str) -> Result<f64, String> {
-    let fault = match text.parse::<f64>() {
-        Ok(seconds) if (least..=LONGEST).contains(&seconds) => return Ok(seconds),
-        Ok(seconds) if seconds < least => "it is too short",
-        Ok(seconds) if seconds > LONGEST => "it is too long",
-        _ => "it is no number",
-    };
-    Err(format!(
-        "{fault}: give {least} to {LONGEST}, in seconds and without a unit"
-    ))
+/// Seconds, of which there are at least so many.
+fn seconds(least: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| {
+        let fault = match text.parse::<f64>() {
+            Ok(seconds) if (least..=LONGEST).contains(&seconds) => return Ok(seconds),
+            Ok(seconds) if seconds < least => "it is too short",
+            Ok(seconds) if seconds > LONGEST => "it is too long",
+            _ => "it is no number",
+        };
+        Err(format!(
+            "{fault}: give {least} to {LONGEST}, in seconds and without a unit"
+        ))
+    }
 }
 
 /// The simulated fabric, for both sides of a command.
@@ -377,14 +372,10 @@ pub(crate) struct SimulatedFabric {
 pub(crate) fn profile(name: &str) -> Result<rpma::sim::Profile, String> {
     use rpma::sim::Profile;
 
-    match name {
-        "rxe-6.12" => Ok(Profile::RXE_6_12),
-        "rxe-6.1" => Ok(Profile::RXE_6_1),
-        "strict" => Ok(Profile::STRICT),
-        "adapter" => Ok(Profile::ADAPTER),
-        "siw-6.12" => Ok(Profile::SIW_6_12),
-        _ => Err("the profiles are rxe-6.12, rxe-6.1, strict, adapter and siw-6.12".to_owned()),
-    }
+    let mut all = Profile::ALL.into_iter().chain([Profile::SIW_6_12]);
+    all.find(|profile| profile.name() == name).ok_or_else(|| {
+        "the profiles are rxe-6.12, rxe-6.1, strict, adapter and siw-6.12".to_owned()
+    })
 }
 
 /// The operator's word about DDIO.
@@ -433,9 +424,9 @@ mod tests {
                 "give 1 to 4294967295",
             ),
             (count(u32::MAX)("1.5").expect_err("1.5"), "is no number"),
-            (parse_time("nan").expect_err("nan"), "it is no number"),
-            (parse_time("inf").expect_err("inf"), "it is too long"),
-            (parse_time("-1").expect_err("-1"), "it is too short"),
+            (seconds(0.001)("nan").expect_err("nan"), "it is no number"),
+            (seconds(0.001)("inf").expect_err("inf"), "it is too long"),
+            (seconds(0.001)("-1").expect_err("-1"), "it is too short"),
         ] {
             assert!(error.contains(words), "{error}");
         }

@@ -17,45 +17,24 @@ impl FromStr for Endpoint {
 
     /// An IPv6 address with a port is in brackets.
     fn from_str(text: &str) -> Result<Self, String> {
-        let (host, port) = split(text)?;
-        if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),
+            _ => (text, None),
+        };
+        let port = match port.map_or(Ok(DEFAULT_PORT), str::parse) {
+            Ok(port) if port > 0 => port,
+            _ => return Err("its port is no number of 1 to 65535".into()),
+        };
+        let inside = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+        let host = inside.unwrap_or(host);
+        let is_wrong = |c: char| c.is_whitespace() || c.is_control() || "[]".contains(c);
+        if host.is_empty() || host.contains(is_wrong) {
             return Err(
                 "an address is needed, such as 192.0.2.2, 192.0.2.2:7204 or [fd00::2]:7204".into(),
             );
         }
-        let port = match port {
-            None => DEFAULT_PORT,
-            Some(port) => parse_port(port)?,
-        };
-        Ok(Self {
-            host: host.into(),
-            port,
-        })
-    }
-}
-
-/// The host, and the port if there is one.
-fn split(text: &str) -> Result<(&str, Option<&str>), String> {
-    if let Some(rest) = text.strip_prefix('[') {
-        let (host, rest) = rest.split_once(']').ok_or("the bracket `]` is missing")?;
-        return match rest.strip_prefix(':') {
-            Some(port) => Ok((host, Some(port))),
-            None if rest.is_empty() => Ok((host, None)),
-            None => Err("after `]` there is only a colon and a port".into()),
-        };
-    }
-    match text.split_once(':') {
-        // An IPv6 address without a port.
-        Some((_, rest)) if rest.contains(':') => Ok((text, None)),
-        Some((host, port)) => Ok((host, Some(port))),
-        None => Ok((text, None)),
-    }
-}
-
-fn parse_port(text: &str) -> Result<u16, String> {
-    match text.parse() {
-        Ok(port) if port > 0 => Ok(port),
-        _ => Err(format!("{text:?} is no port: give a number of 1 to 65535")),
+        let host = host.to_owned();
+        Ok(Self { host, port })
     }
 }
 

@@ -7,8 +7,6 @@
 //! The private data of each connection are an [`Offer`](rpma::Offer), whose data are a [`Tag`].
 //! Some cases announce other bytes instead ([`Asks::Bytes`]).
 
-use std::fmt;
-
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -242,13 +240,6 @@ pub(crate) struct Tag {
     pub(crate) line: u32,
 }
 
-/// Bytes that are no [`Tag`] of this version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoTag {
-    Other,
-    Version(u16),
-}
-
 impl Tag {
     /// Asks for a session.
     pub(crate) const BEGIN: Self = Self {
@@ -270,29 +261,21 @@ impl Tag {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, NoTag> {
-        let rest = bytes.strip_prefix(&MAGIC).ok_or(NoTag::Other)?;
-        let (version, rest) = rest.split_first_chunk().ok_or(NoTag::Other)?;
+    /// The error is a sentence about private data.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let other = || "they do not belong to `rpma serve` and its clients".to_owned();
+        let rest = bytes.strip_prefix(&MAGIC).ok_or_else(other)?;
+        let (version, rest) = rest.split_first_chunk().ok_or_else(other)?;
         match (u16::from_le_bytes(*version), rest.len()) {
             (VERSION, Self::LEN) => Ok(Self {
                 session: u64::from_le_bytes(field(rest, 0)),
                 line: u32::from_le_bytes(field(rest, 8)),
             }),
-            (VERSION, _) => Err(NoTag::Other),
-            (version, _) => Err(NoTag::Version(version)),
-        }
-    }
-}
-
-impl fmt::Display for NoTag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Other => f.write_str("they do not belong to `rpma serve` and its clients"),
-            Self::Version(version) => write!(
-                f,
+            (VERSION, _) => Err(other()),
+            (version, _) => Err(format!(
                 "they have the version {version} of `rpma serve`, and this is {VERSION}: install \
                  the same rpma on both hosts"
-            ),
+            )),
         }
     }
 }
@@ -372,8 +355,13 @@ mod tests {
             line: 9,
         };
         assert_eq!(Tag::decode(&tag.encode()), Ok(tag));
-        assert_eq!(Tag::decode(&tag.encode_as(2)), Err(NoTag::Version(2)));
-        assert_eq!(Tag::decode(&tag.encode()[..17]), Err(NoTag::Other));
-        assert_eq!(Tag::decode(b""), Err(NoTag::Other));
+        for (bytes, words) in [
+            (&tag.encode_as(2)[..], "the version 2"),
+            (&tag.encode()[..17], "do not belong"),
+            (b"", "do not belong"),
+        ] {
+            let error = Tag::decode(bytes).expect_err(words);
+            assert!(error.contains(words), "{error}");
+        }
     }
 }

@@ -48,7 +48,7 @@ impl Session {
         interrupt: &Interrupt,
     ) -> Result<(Peer, Self)> {
         let (peer, mut control, offer) = Control::connect(peer, server, interrupt)?;
-        let tag = Tag::decode(offer.data()).map_err(|no_tag| control.over(&no_tag.to_string()))?;
+        let tag = Tag::decode(offer.data()).map_err(|no_tag| control.over(&no_tag))?;
         let region = offer.regions().first().copied();
         let arena = region.ok_or_else(|| control.over("the server offers no memory"))?;
         let Answer::Server(mut server) = control.request(&Request::Begin)? else {

@@ -152,21 +152,13 @@ pub(super) fn completed(mut point: Setting, offer: &Offer, is_native: bool) -> S
     if !matches!(point.op, Op::WriteFlush | Op::Commit) {
         return point;
     }
-    let native = if is_native {
-        &[Method::Native][..]
-    } else {
-        &[]
-    };
-    let server = if point.op == Op::Commit {
-        &[Method::Server][..]
-    } else {
-        &[]
-    };
-    let methods = [native, &[Method::Reading], server].concat();
+    let native = is_native.then_some(Method::Native);
+    let server = (point.op == Op::Commit).then_some(Method::Server);
+    let methods = [native, Some(Method::Reading), server];
     for flush in [Flush::Durable, Flush::Visible] {
-        for method in &methods {
+        for method in methods.into_iter().flatten() {
             let mut candidate = point;
-            candidate.method.get_or_insert(*method);
+            candidate.method.get_or_insert(method);
             candidate.flush.get_or_insert(flush);
             if offer.serves(self::method(&candidate), flush_type(&candidate)) {
                 return candidate;

@@ -7,7 +7,7 @@ use rpma::pmem::PmemMap;
 use rpma::{AlignedBuf, Error, Mr, MrUsage, Offer, Peer, PeerCfg};
 
 use super::contents::{Contents, Left};
-use crate::args::{Ddio, Fault, Serve};
+use crate::args::{Fault, Serve};
 use crate::host::{Memory, REFUSED, VOLATILE as VOLATILE_MEMORY};
 use crate::problem::{Problem, in_words};
 use crate::wire::{ARENA, FIRST, Part};
@@ -59,60 +59,37 @@ impl Arena {
             _ => VOLATILE,
         };
         let size = size(args)?;
-        match &args.memory {
-            None => Self::plain(peer, usage, args.ddio, size),
-            Some(memory) => {
-                let all = PmemMap::open(memory, size)?;
-                let contents =
-                    Contents::look(memory, &all, size, args.overwrite, args.other_is_gone)?;
-                Self::pmem(
-                    peer,
-                    all.part(FIRST as usize..size)?,
-                    contents,
-                    usage,
-                    args.ddio,
+        let (arena, platform, (kind, domain, not_persistent)) = match &args.memory {
+            None => {
+                let region = Mr::reg(peer, AlignedBuf::zeroed(size)?, usage);
+                let domain = "volatile: the server has no --memory";
+                (
+                    Self::Plain(region.map_err(Error::from)?),
+                    *PeerCfg::new().set_processor_persists(false),
+                    ("ordinary memory".to_owned(), domain.to_owned(), None),
                 )
             }
-        }
-    }
-
-    fn plain(peer: &Peer, usage: MrUsage, ddio: Ddio, size: usize) -> Result<Opened, Problem> {
-        let region = Mr::reg(peer, AlignedBuf::zeroed(size)?, usage).map_err(Error::from)?;
-        let platform = *PeerCfg::new().set_processor_persists(false);
-        let memory = Memory {
-            kind: "ordinary memory".to_owned(),
-            domain: "volatile: the server has no --memory".to_owned(),
-            ddio,
-            durable: platform.get_durable().into(),
-            not_persistent: None,
+            Some(path) => {
+                let all = PmemMap::open(path, size)?;
+                let (overwrite, gone) = (args.overwrite, args.other_is_gone);
+                let contents = Contents::look(path, &all, size, overwrite, gone)?;
+                let map = all.part(FIRST as usize..size)?;
+                let platform = PeerCfg::detect(&map, peer, args.ddio.into())?;
+                let (kind, domain) = (map.kind().to_string(), map.persistence_domain()?);
+                let (region, not_persistent) = register(peer, map, usage)?;
+                let arena = Self::Pmem(Arc::new(region), contents);
+                (arena, platform, (kind, domain, not_persistent))
+            }
         };
-        Ok(Opened {
-            arena: Self::Plain(region),
-            platform,
-            memory,
-        })
-    }
-
-    fn pmem(
-        peer: &Peer,
-        map: PmemMap,
-        contents: Contents,
-        usage: MrUsage,
-        ddio: Ddio,
-    ) -> Result<Opened, Problem> {
-        let platform = PeerCfg::detect(&map, peer, ddio.into())?;
-        let domain = map.persistence_domain()?;
-        let kind = map.kind().to_string();
-        let (region, not_persistent) = register(peer, map, usage)?;
         let memory = Memory {
             kind,
             domain,
-            ddio,
+            ddio: args.ddio,
             durable: platform.get_durable().into(),
             not_persistent,
         };
         Ok(Opened {
-            arena: Self::Pmem(Arc::new(region), contents),
+            arena,
             platform,
             memory,
         })

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rpma::Conn;
 
 use super::line::Line;
+use super::session::Session;
 use super::spin;
 use super::{DIES_AFTER, GUARDED_SEED, Server};
 use crate::args::Fault;
@@ -18,38 +19,52 @@ use crate::wire::{
 type Result<T> = std::result::Result<T, String>;
 
 impl Server {
-    /// The answer to a request. `None` if it has to wait, and the reason if it cannot be served.
-    pub(super) fn answer(&mut self, request: &Request) -> Result<Option<Answer>> {
-        match request {
-            Request::Begin => Ok(Some(self.begun())),
-            Request::Fill { .. } | Request::Zero { .. } | Request::Sum(_) | Request::Bytes(_) => {
-                self.of_memory(request).map(Some)
+    /// The answer to a request. `None` if it has to wait, which a late one does no more, and the
+    /// reason if it cannot be served.
+    pub(super) fn answer(&mut self, request: &Request, is_late: bool) -> Result<Option<Answer>> {
+        let answer = match request {
+            Request::Begin => self.begun(),
+            Request::Fill { part, seed } => {
+                let bytes = pattern(*seed, part.len.min(wire::ARENA as u64) as usize);
+                self.arena.write(part.at, &bytes)?;
+                Answer::Done
             }
-            Request::Expect(expect) => self.expect(expect).map(|()| Some(Answer::Done)),
+            Request::Zero { word } => {
+                self.arena.write(*word, &[0; 8])?;
+                Answer::Done
+            }
+            Request::Sum(part) => Answer::Sum(self.sum(*part)?),
+            Request::Bytes(part) => self.bytes(*part)?,
+            Request::Expect(expect) => {
+                self.expect(expect)?;
+                Answer::Done
+            }
             Request::Send(send) => {
                 let (peer, (line, conn)) = (self.peer.clone(), self.line_and_conn(send.line)?);
                 line.check_send(send)?;
-                let sent = line.send(&peer, conn, send);
-                sent.map_err(in_words)?;
-                Ok(Some(Answer::Done))
+                line.send(&peer, conn, send).map_err(in_words)?;
+                Answer::Done
             }
-            Request::Arrived { line, first, count } => self.arrived(*line, *first, *count),
-            Request::Ended { line } => {
-                let end = self.line(*line)?.end.clone();
-                Ok(end.map(|end| Answer::Ended(Some(end))))
+            Request::Arrived { line, first, count } => {
+                return self.arrived(*line, (*first, *count), is_late);
             }
-            Request::CutOff { line, part } => self.cut_off(*line, *part).map(Some),
-            Request::Vanish { line } => self.vanish(*line),
+            Request::Ended { line } => match self.line(*line)?.end.clone() {
+                None if !is_late => return Ok(None),
+                end => Answer::Ended(end),
+            },
+            Request::CutOff { line, part } => self.cut_off(*line, *part)?,
+            Request::Vanish { line } => return self.vanish(*line, is_late),
             Request::Drop { line } => {
                 self.remove_lines(|number| number == *line);
-                Ok(Some(Answer::Done))
+                Answer::Done
             }
             Request::Clear => {
                 self.remove_lines(|_| true);
-                Ok(Some(Answer::Done))
+                Answer::Done
             }
-            Request::Spin(_) => Err("a spin has answers of its own".to_owned()),
-        }
+            Request::Spin(_) => return Err("a spin has answers of its own".to_owned()),
+        };
+        Ok(Some(answer))
     }
 
     /// Takes the announcement of a connection, if there is room for it.
@@ -66,35 +81,6 @@ impl Server {
         }
         session.expected = Some(expect.clone());
         Ok(())
-    }
-
-    /// The answer to a request that is about the memory for cases.
-    fn of_memory(&mut self, request: &Request) -> Result<Answer> {
-        match request {
-            Request::Fill { part, seed } => {
-                let bytes = pattern(*seed, part.len.min(wire::ARENA as u64) as usize);
-                self.arena.write(part.at, &bytes).map(|()| Answer::Done)
-            }
-            Request::Zero { word } => self.arena.write(*word, &[0; 8]).map(|()| Answer::Done),
-            Request::Bytes(part) => self.bytes(*part),
-            Request::Sum(part) => self.sum(*part).map(Answer::Sum),
-            other => Err(format!("{other:?} is not about the memory")),
-        }
-    }
-
-    /// The answer to a request whose time has passed.
-    pub(super) fn late_answer(&mut self, request: &Request) -> Answer {
-        match request {
-            Request::Arrived { line, first, .. } => match self.line(*line) {
-                Ok(line) => {
-                    let arrivals = line.arrivals.iter().skip(*first as usize);
-                    Answer::Arrivals(arrivals.take(MOST_ARRIVALS as usize).cloned().collect())
-                }
-                Err(reason) => Answer::Cannot(reason),
-            },
-            Request::Ended { .. } => Answer::Ended(None),
-            _ => Answer::Cannot("the server has waited in vain".to_owned()),
-        }
     }
 
     /// Counts a request. The fault `dies` ends the server in the middle.
@@ -139,14 +125,22 @@ impl Server {
         }
     }
 
-    fn arrived(&mut self, line: u32, first: u32, count: u32) -> Result<Option<Answer>> {
+    fn arrived(
+        &mut self,
+        line: u32,
+        (first, count): (u32, u32),
+        is_late: bool,
+    ) -> Result<Option<Answer>> {
         let line = self.line(line)?;
         let (first, count) = (first as usize, count.min(MOST_ARRIVALS) as usize);
-        let arrivals = line.arrivals.get(first..first.saturating_add(count));
-        match (arrivals, &line.end) {
-            (Some(arrivals), _) => Ok(Some(Answer::Arrivals(arrivals.to_vec()))),
-            (None, Some(end)) => Err(format!("the connection has ended: {end}")),
-            (None, None) => Ok(None),
+        let arrivals = line.arrivals.get(first..).unwrap_or_default();
+        let arrivals = &arrivals[..count.min(arrivals.len())];
+        match &line.end {
+            _ if is_late || arrivals.len() == count => {
+                Ok(Some(Answer::Arrivals(arrivals.to_vec())))
+            }
+            Some(end) => Err(format!("the connection has ended: {end}")),
+            None => Ok(None),
         }
     }
 
@@ -158,7 +152,7 @@ impl Server {
         Ok(Answer::Sum(checksum(&self.arena.read(part)?)))
     }
 
-    fn vanish(&mut self, number: u32) -> Result<Option<Answer>> {
+    fn vanish(&mut self, number: u32, is_late: bool) -> Result<Option<Answer>> {
         let (line, conn) = self.line_and_conn(number)?;
         if line.has_vanished {
             return Ok(Some(Answer::Done));
@@ -166,7 +160,10 @@ impl Server {
         if !std::mem::replace(&mut line.vanishes, true) {
             Line::vanish(conn).map_err(in_words)?;
         }
-        Ok(None)
+        match is_late {
+            true => Err("the server has waited in vain".to_owned()),
+            false => Ok(None),
+        }
     }
 
     pub(super) fn spin(&mut self, spin: &Spin, interrupt: &Interrupt) -> Result<Answer> {
@@ -187,17 +184,19 @@ impl Server {
     }
 
     fn line(&mut self, number: u32) -> Result<&mut Line> {
-        let lines = self.session.as_mut().map(|session| &mut session.lines);
-        let line = lines.and_then(|lines| lines.get_mut(&number));
-        line.ok_or_else(|| format!("there is no connection {number}"))
+        line(&mut self.session, number)
     }
 
     fn line_and_conn(&mut self, number: u32) -> Result<(&mut Line, &Conn)> {
-        let lines = self.session.as_mut().map(|session| &mut session.lines);
-        let line = lines.and_then(|lines| lines.get_mut(&number));
-        let line = line.ok_or_else(|| format!("there is no connection {number}"))?;
+        let line = line(&mut self.session, number)?;
         let conn = line.member.and_then(|member| self.wait.conn(member));
         let conn = conn.ok_or("the connection is gone already")?;
         Ok((line, conn))
     }
+}
+
+fn line(session: &mut Option<Session>, number: u32) -> Result<&mut Line> {
+    let session = session.as_mut();
+    let line = session.and_then(|session| session.lines.get_mut(&number));
+    line.ok_or_else(|| format!("there is no connection {number}"))
 }

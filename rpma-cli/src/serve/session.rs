@@ -97,7 +97,7 @@ impl Server {
                 self.send(&Answer::Spins, out)?;
                 self.spin(spin, interrupt).map(Some)
             }
-            request => self.answer(request),
+            request => self.answer(request, false),
         };
         match answer {
             Ok(Some(answer)) => self.send(&answer, out),
@@ -117,14 +117,13 @@ impl Server {
         let Some((request, until)) = session.and_then(|session| session.waiting.take()) else {
             return Ok(());
         };
-        let answer = match self.answer(&request) {
-            Ok(None) if now() < until => {
+        let answer = match self.answer(&request, now() >= until) {
+            Ok(None) => {
                 if let Some(session) = &mut self.session {
                     session.waiting = Some((request, until));
                 }
                 return Ok(());
             }
-            Ok(None) => self.late_answer(&request),
             Ok(Some(answer)) => answer,
             Err(reason) => Answer::Cannot(reason),
         };
