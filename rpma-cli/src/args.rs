@@ -372,10 +372,14 @@ pub(crate) struct SimulatedFabric {
 pub(crate) fn profile(name: &str) -> Result<rpma::sim::Profile, String> {
     use rpma::sim::Profile;
 
-    let mut all = Profile::ALL.into_iter().chain([Profile::SIW_6_12]);
-    all.find(|profile| profile.name() == name).ok_or_else(|| {
-        "the profiles are rxe-6.12, rxe-6.1, strict, adapter and siw-6.12".to_owned()
-    })
+    match name {
+        "rxe-6.12" => Ok(Profile::RXE_6_12),
+        "rxe-6.1" => Ok(Profile::RXE_6_1),
+        "strict" => Ok(Profile::STRICT),
+        "adapter" => Ok(Profile::ADAPTER),
+        "siw-6.12" => Ok(Profile::SIW_6_12),
+        _ => Err("the profiles are rxe-6.12, rxe-6.1, strict, adapter and siw-6.12".to_owned()),
+    }
 }
 
 /// The operator's word about DDIO.

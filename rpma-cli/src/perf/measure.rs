@@ -9,7 +9,7 @@ use rpma::commit::Replicas;
 use rpma::{AlignedBuf, Mr, MrUsage, RemoteSlice};
 
 use super::Bench;
-use super::job::{End, Job};
+use super::job::{End, Job, Order};
 use super::load::{Awaited, Commits, Copies, Load, Verbs, runtime};
 use super::meter::Meter;
 use super::pace::Pace;
@@ -117,17 +117,17 @@ impl Run<'_> {
         load: impl Fn(&mut Bench, &Setting, u32) -> Result<L>,
     ) -> Result<(Job, Meter, Result)> {
         let (setting, count) = (self.setting, self.setting.connections);
-        let lanes = (0..count).map(|lane| {
-            let pace = Pace::new(setting.rate, lane, count);
-            let load = load(bench, setting, lane)?;
-            Ok(Lane::new(load, pace, setting.slots()))
+        let loads = (0..count).map(|lane| load(bench, setting, lane));
+        let loads = loads.collect::<Result<Vec<_>>>()?;
+        let job = Job::new(self.span, setting);
+        let mut lanes = (0..).zip(loads).map(|(lane, load)| {
+            let order = Order::new(&job, Pace::new(setting.rate, lane, count));
+            Lane::new(load, order, setting.slots())
         });
-        let mut lanes = lanes.collect::<Result<Vec<_>>>()?.into_iter();
         let own = (count / setting.threads) as usize;
         let threads: Vec<Vec<_>> = (0..setting.threads)
             .map(|_| lanes.by_ref().take(own).collect())
             .collect();
-        let job = Job::new(self.span, setting);
         let (meter, ended) = thread::scope(|scope| {
             let started = threads.into_iter();
             let started = started.map(|lanes| scope.spawn(|| work(lanes, &job)));

@@ -3,23 +3,22 @@
 use super::job::{Begun, Job, Order, Turn, sleep_until, stalled};
 use super::load::Load;
 use super::meter::Meter;
-use super::pace::Pace;
 use crate::client::{Result, failed};
 
 /// A connection of a thread, and its operations in flight.
 pub(super) struct Lane<L> {
     load: L,
-    pace: Pace,
+    order: Order,
     free: Vec<u32>,
     begun: Vec<Begun>,
 }
 
 impl<L: Load> Lane<L> {
     /// `slots` is how many groups of operations can be in flight.
-    pub(super) fn new(load: L, pace: Pace, slots: u32) -> Self {
+    pub(super) fn new(load: L, order: Order, slots: u32) -> Self {
         Self {
             load,
-            pace,
+            order,
             free: (0..slots).rev().collect(),
             begun: vec![Begun::default(); slots as usize],
         }
@@ -28,7 +27,12 @@ impl<L: Load> Lane<L> {
 
 /// Works until the end. A failure ends the other threads as well. The results until then stay.
 pub(super) fn work<L: Load>(lanes: Vec<Lane<L>>, job: &Job) -> (Meter, Result) {
-    let mut worker = Worker::new(lanes, job);
+    let mut worker = Worker {
+        lanes,
+        job,
+        meter: Meter::new(),
+        moved: 0,
+    };
     job.clock.wait_for_begin();
     let result = worker.run();
     if result.is_err() {
@@ -40,7 +44,7 @@ pub(super) fn work<L: Load>(lanes: Vec<Lane<L>>, job: &Job) -> (Meter, Result) {
 }
 
 struct Worker<'a, L> {
-    lanes: Vec<(Lane<L>, Order)>,
+    lanes: Vec<Lane<L>>,
     job: &'a Job,
     meter: Meter,
     /// When something completed, or nothing was in flight.
@@ -56,20 +60,7 @@ struct Pass {
     due: Option<u64>,
 }
 
-impl<'a, L: Load> Worker<'a, L> {
-    fn new(lanes: Vec<Lane<L>>, job: &'a Job) -> Self {
-        let ordered = lanes.into_iter().map(|lane| {
-            let order = Order::new(job, lane.pace);
-            (lane, order)
-        });
-        Self {
-            lanes: ordered.collect(),
-            job,
-            meter: Meter::new(),
-            moved: 0,
-        }
-    }
-
+impl<L: Load> Worker<'_, L> {
     fn run(&mut self) -> Result {
         loop {
             let pass = self.pass()?;
@@ -100,9 +91,14 @@ impl<'a, L: Load> Worker<'a, L> {
             is_over: true,
             due: None,
         };
-        for (lane, order) in &mut self.lanes {
-            let (free, begun) = (&mut lane.free, &mut lane.begun);
-            lane.load.poll(&mut |slot| {
+        for Lane {
+            load,
+            order,
+            free,
+            begun,
+        } in &mut self.lanes
+        {
+            load.poll(&mut |slot| {
                 let now = job.clock.now();
                 order.completed(begun[slot as usize], now, |latency, count| {
                     self.meter.completed(latency, count, now);
@@ -121,7 +117,7 @@ impl<'a, L: Load> Worker<'a, L> {
                     }
                     Turn::Now => pass.is_over = false,
                 }
-                if !lane.load.post(slot)? {
+                if !load.post(slot)? {
                     break;
                 }
                 begun[slot as usize] = order.begin(now);
@@ -135,7 +131,7 @@ impl<'a, L: Load> Worker<'a, L> {
 
     fn sleep(&mut self, due: Option<u64>, now: u64) -> Result {
         let limit = sleep_until(due, now);
-        let mut loads = self.lanes.iter_mut().map(|(lane, _)| &mut lane.load);
+        let mut loads = self.lanes.iter_mut().map(|lane| &mut lane.load);
         match loads.next() {
             Some(first) if !limit.is_zero() => first.sleep(loads, limit),
             _ => Ok(()),
@@ -143,11 +139,8 @@ impl<'a, L: Load> Worker<'a, L> {
     }
 
     fn count_not_begun(&mut self, now: u64) {
-        for (_, order) in &self.lanes {
-            for waited in order.not_begun(now) {
-                self.meter.not_begun(waited);
-            }
-        }
+        let waited = self.lanes.iter().flat_map(|lane| lane.order.not_begun(now));
+        waited.for_each(|waited| self.meter.not_begun(waited));
     }
 }
 
@@ -158,6 +151,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::super::job::{Clock, End};
+    use super::super::pace::Pace;
     use super::*;
     use crate::client::Stop;
 
@@ -198,7 +192,10 @@ mod tests {
     fn operations_that_never_complete_end_the_measurement() {
         for end in [End::Time(u64::MAX), End::Count(1)] {
             let job = job(end);
-            let (meter, ended) = work(vec![Lane::new(Stuck, Pace::Closed, 2)], &job);
+            let (meter, ended) = work(
+                vec![Lane::new(Stuck, Order::new(&job, Pace::Closed), 2)],
+                &job,
+            );
             let Err(Stop::Failed(text)) = ended else {
                 panic!("{ended:?}");
             };
@@ -241,7 +238,7 @@ mod tests {
         let pace = Pace::new(Some(1000.0), 0, 1);
         let load = Pauses(Vec::new(), 0);
         let job = job(End::Time(300 * MS));
-        let (meter, ended) = work(vec![Lane::new(load, pace, 1)], &job);
+        let (meter, ended) = work(vec![Lane::new(load, Order::new(&job, pace), 1)], &job);
         assert!(ended.is_ok(), "{ended:?}");
         assert_eq!(meter.operations + meter.not_begun, 300);
         // Those that were due in its first 60 ms waited for 40 ms at least.
