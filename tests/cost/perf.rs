@@ -15,8 +15,8 @@ use crate::{LARGE, Outcome, common, ib_write_bw, in_turn};
 const TABLES: [&str; 9] = [
     "operations in flight: --op write --sweep depth=1/4/16/64",
     "operations for each doorbell: --op write --depth 64 --sweep batch=1/4/16/64",
-    "completions: --op write-flush --sweep completions=poll/wait/async",
-    "completions, 16 in flight: --op write-flush --depth 16 --sweep completions=poll/wait/async",
+    "completions: --op write-flush --sweep completions=poll/wait",
+    "completions, 16 in flight: --op write-flush --depth 16 --sweep completions=poll/wait",
     "sizes: --op write --depth 16 --sweep size=64..64k",
     "operations: --depth 1 --sweep op=write/read/send/atomic-write",
     "flushes: --op write-flush --flush visible --sweep method=native/reading",

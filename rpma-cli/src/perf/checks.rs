@@ -75,7 +75,6 @@ fn check(point: &Setting) -> Result<(), Problem> {
     let copies = point.copies.unwrap_or(0);
     let local = stride(size).saturating_mul(depth.into());
     let sleeps = point.completions == Completions::Wait;
-    let is_async = point.completions == Completions::Async;
     let fault = if depth > DEEPEST {
         "at most 16384 operations are in flight on a connection. Give a smaller --depth"
     } else if batch as usize > MOST {
@@ -86,14 +85,12 @@ fn check(point: &Setting) -> Result<(), Problem> {
         "a commit is a batch by itself. Leave out --batch"
     } else if is_batch && op == Op::ReadWrite {
         "writes and reads in turn have no batches. Leave out --batch"
-    } else if is_batch && op == Op::Read && is_async {
-        "rpma-async has no reads in batches. Give --batch 1, or other --completions"
     } else if connections % threads != 0 {
         "each thread has as many connections as the others. Give --connections as a multiple of \
          --threads"
     } else if sleeps && connections != threads {
         "a thread that sleeps has one connection. Give as many --threads as --connections, or \
-         --completions poll or async"
+         --completions poll"
     } else if connections as usize > MOST_LINES {
         "a server has at most 32 connections for a client. Give fewer --connections"
     } else if local > LOCAL {

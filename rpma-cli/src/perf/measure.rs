@@ -10,7 +10,7 @@ use rpma::{AlignedBuf, Mr, MrUsage, RemoteSlice};
 
 use super::Bench;
 use super::job::{End, Job, Order};
-use super::load::{Awaited, Commits, Copies, Load, Verbs, runtime};
+use super::load::{Commits, Copies, Load, Verbs};
 use super::meter::Meter;
 use super::pace::Pace;
 use super::places::{POINTER, Places, stride};
@@ -22,7 +22,7 @@ use crate::args::Span;
 use crate::client::{Result, Stop, failed};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
-use crate::settings::{Completions, Op, Setting};
+use crate::settings::{Op, Setting};
 use crate::wire::FIRST;
 
 /// The result of a point.
@@ -45,10 +45,9 @@ pub(super) fn measure(
         span,
         interrupt,
     };
-    let (job, meter, ended) = match (setting.completions, setting.op, setting.copies) {
-        (Completions::Async, ..) => run.awaited(bench)?,
-        (_, Op::Commit, Some(_)) => run.drive(bench, Copies::new)?,
-        (_, Op::Commit, None) => run.drive(bench, Commits::new)?,
+    let (job, meter, ended) = match (setting.op, setting.copies) {
+        (Op::Commit, Some(_)) => run.drive(bench, Copies::new)?,
+        (Op::Commit, None) => run.drive(bench, Commits::new)?,
         _ => run.drive(bench, Verbs::new)?,
     };
     let mut servers = bench.servers.iter_mut();
@@ -100,15 +99,6 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn awaited(&self, bench: &mut Bench) -> Result<(Job, Meter, Result)> {
-        let runtimes = (0..self.setting.threads).map(|_| runtime());
-        let runtimes: Vec<_> = runtimes.collect::<Result<_>>()?;
-        let own = self.setting.connections / self.setting.threads;
-        self.drive(bench, |bench, setting, lane| {
-            Awaited::new(bench, setting, lane, &runtimes[(lane / own) as usize])
-        })
-    }
-
     /// Makes all connections, and works on them. Returns the results of all threads, and why they
     /// ended before the end.
     fn drive<L: Load>(

@@ -1,6 +1,5 @@
 //! The connections that are measured.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use rpma::commit::{self, Writer, WriterCfg};
@@ -42,15 +41,6 @@ pub(super) fn writer(server: &mut Session, peer: &Peer, setting: &Setting) -> Re
     server.clock.restart(LIMIT);
     server.wait_established(asked.conn(), number)?;
     Ok(asked.finish()?)
-}
-
-/// What an awaited connection needs: the address and the private data.
-pub(super) fn expect(server: &mut Session, setting: &Setting) -> Result<(SocketAddr, Vec<u8>)> {
-    let number = announce(server, setting)?;
-    Ok((
-        server.addr,
-        server.own_offer(number).encode(Offer::CONNECT)?,
-    ))
 }
 
 /// Tells the server that the next connection is for this session.

@@ -27,13 +27,11 @@ fn args(words: &str) -> Result<Measure> {
 }
 
 /// Every way to await completions, of single operations and of commits.
-const KINDS: [&str; 6] = [
+const KINDS: [&str; 4] = [
     "--completions poll",
     "--completions wait",
-    "--completions async",
     "--op commit --completions poll",
     "--op commit --completions wait",
-    "--op commit --completions async",
 ];
 
 /// Starts a measurement, and calls `end` some time later, whatever is done by then. Returns the

@@ -131,9 +131,9 @@ impl<L: Load> Worker<'_, L> {
 
     fn sleep(&mut self, due: Option<u64>, now: u64) -> Result {
         let limit = sleep_until(due, now);
-        let mut loads = self.lanes.iter_mut().map(|lane| &mut lane.load);
-        match loads.next() {
-            Some(first) if !limit.is_zero() => first.sleep(loads, limit),
+        // A thread that sleeps has one connection.
+        match self.lanes.first_mut() {
+            Some(lane) if !limit.is_zero() => lane.load.sleep(limit),
             _ => Ok(()),
         }
     }
@@ -181,7 +181,7 @@ mod tests {
             Ok(())
         }
 
-        fn sleep<'a>(&mut self, _: impl Iterator<Item = &'a mut Self>, limit: Duration) -> Result {
+        fn sleep(&mut self, limit: Duration) -> Result {
             thread::sleep(limit);
             Ok(())
         }
@@ -226,7 +226,7 @@ mod tests {
             Ok(())
         }
 
-        fn sleep<'a>(&mut self, _: impl Iterator<Item = &'a mut Self>, limit: Duration) -> Result {
+        fn sleep(&mut self, limit: Duration) -> Result {
             thread::sleep(limit);
             Ok(())
         }

@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn each_axis_changes_its_setting() -> Result<(), String> {
         let all = "op=commit,method=server,flush=durable,size=4k,depth=2,batch=3,threads=4,connections=5,\
-                   completions=async,rate=6k,copies=7";
+                   completions=wait,rate=6k,copies=7";
         let points = all.parse::<Sweep>()?.points(setting());
         let expected = Setting {
             op: Op::Commit,
@@ -221,7 +221,7 @@ mod tests {
             batch: 3,
             threads: 4,
             connections: 5,
-            completions: Completions::Async,
+            completions: Completions::Wait,
             rate: Some(6000.0),
             copies: Some(7),
             servers: 1,

@@ -63,8 +63,6 @@ pub(crate) enum Completions {
     Poll,
     /// The thread sleeps until a completion event
     Wait,
-    /// Futures of rpma-async on tokio, one thread each
-    Async,
 }
 
 /// A point of the grid.

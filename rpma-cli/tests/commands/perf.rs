@@ -44,7 +44,7 @@ const OPERATIONS: [&str; 7] = [
     "atomic-write",
     "commit",
 ];
-const COMPLETIONS: [&str; 3] = ["poll", "wait", "async"];
+const COMPLETIONS: [&str; 2] = ["poll", "wait"];
 
 /// Promise: on iWARP, where a message without a receive ends the connection, messages are refused
 /// before the measurement. All other operations are measured.
@@ -241,10 +241,6 @@ fn settings_that_are_not_possible_are_refused_with_the_remedy() -> Result {
             "--op read-write --batch 2 --depth 2",
             ["have no batches", "--batch"],
         ),
-        (
-            "--op read --completions async --batch 2 --depth 2",
-            ["rpma-async", "--batch 1"],
-        ),
         ("--size 1m", ["offers 262144 bytes", "smaller --size"]),
         (
             "--size 512m --depth 4",
@@ -256,7 +252,7 @@ fn settings_that_are_not_possible_are_refused_with_the_remedy() -> Result {
         ),
         (
             "--connections 2 --completions wait",
-            ["one connection", "poll or async"],
+            ["one connection", "--completions poll"],
         ),
         ("--threads 64", ["32 connections", "fewer --connections"]),
         ("--copies 2", ["only a commit", "Leave out --copies"]),
@@ -425,9 +421,8 @@ fn gigabits_are_beside_bytes() -> Result {
 fn a_bidirectional_load_writes_and_reads() -> Result {
     let points = measured("--op read-write --count 64 --depth 8")?;
     assert_eq!(points[0]["result"]["operations"], 64);
-    let points =
-        measured("--op read-write --count 64 --depth 8 --sweep completions=poll/wait/async")?;
-    assert_eq!(points.len(), 3);
+    let points = measured("--op read-write --count 64 --depth 8 --sweep completions=poll/wait")?;
+    assert_eq!(points.len(), 2);
     Ok(())
 }
 

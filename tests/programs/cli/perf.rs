@@ -5,7 +5,7 @@ use std::thread::sleep;
 use crate::cli::check::serve;
 use crate::cli::prelude::*;
 
-const COMPLETIONS: [&str; 3] = ["poll", "wait", "async"];
+const COMPLETIONS: [&str; 2] = ["poll", "wait"];
 
 /// A measurement of `count` operations, without a warm-up.
 fn perf(servers: &[&str], more: &str, count: u64) -> Ended {
@@ -30,18 +30,17 @@ fn is_measured(ended: &Ended, points: usize, count: u64) {
 #[test]
 fn each_operation_is_measured_in_each_way() {
     let (_running, server) = serve(&["--memory", &devdax(), "--overwrite"]);
-    let sweep = "--sweep op=write/read/read-write/send/write-flush/atomic-write/commit,completions=poll/wait/async,depth=1/8";
-    is_measured(&perf(&[&server], sweep, 32), 42, 32);
-    let batches = "--sweep op=write/send/write-flush/atomic-write,completions=poll/wait/async --depth 32 --batch 16";
-    is_measured(&perf(&[&server], batches, 64), 12, 64);
+    let sweep = "--sweep op=write/read/read-write/send/write-flush/atomic-write/commit,completions=poll/wait,depth=1/8";
+    is_measured(&perf(&[&server], sweep, 32), 28, 32);
+    let batches = "--sweep op=write/send/write-flush/atomic-write,completions=poll/wait --depth 32 --batch 16";
+    is_measured(&perf(&[&server], batches, 64), 8, 64);
 }
 
 #[test]
 fn commits_use_each_method() {
     let (_running, server) = serve(&["--memory", &devdax(), "--overwrite"]);
-    let sweep =
-        "--op commit --sweep method=native/reading/server,completions=poll/wait/async --depth 4";
-    is_measured(&perf(&[&server], sweep, 32), 9, 32);
+    let sweep = "--op commit --sweep method=native/reading/server,completions=poll/wait --depth 4";
+    is_measured(&perf(&[&server], sweep, 32), 6, 32);
 }
 
 /// Three servers are three programs: each has a region of its own.
@@ -49,9 +48,9 @@ fn commits_use_each_method() {
 fn commits_go_to_several_servers() {
     let servers = [serve(&[]), serve(&[]), serve(&[])];
     let addresses = servers.each_ref().map(|(_, address)| address.as_str());
-    let sweep = "--op commit --copies 2 --depth 4 --sweep completions=poll/wait/async";
+    let sweep = "--op commit --copies 2 --depth 4 --sweep completions=poll/wait";
     let ended = perf(&addresses, sweep, 32);
-    is_measured(&ended, 3, 32);
+    is_measured(&ended, 2, 32);
     found(&ended, "\"flush\":\"visible\"");
 }
 

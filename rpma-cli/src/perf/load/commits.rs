@@ -71,7 +71,7 @@ impl Load for Commits {
         })
     }
 
-    fn sleep<'a>(&mut self, _: impl Iterator<Item = &'a mut Self>, limit: Duration) -> Result {
+    fn sleep(&mut self, limit: Duration) -> Result {
         let slept = match self.in_flight.front() {
             Some((ticket, _)) => self.writer.wait(*ticket, limit, |_| {}),
             None => {

@@ -1,13 +1,11 @@
 //! [`Load`]: operations of one connection, or of one set of replicas.
 
-mod awaited;
 mod commits;
 mod replicas;
 mod verbs;
 
 use std::time::Duration;
 
-pub(super) use self::awaited::{Awaited, runtime};
 pub(super) use self::commits::Commits;
 pub(super) use self::replicas::Copies;
 pub(super) use self::verbs::{MOST, Verbs};
@@ -21,11 +19,6 @@ pub(super) trait Load: Send {
     /// Calls `done` for each slot that has completed.
     fn poll(&mut self, done: &mut impl FnMut(u32)) -> Result;
 
-    /// Sleeps until a slot may have completed, for at most `limit`. `others` are the other
-    /// connections of the thread. Only [`Awaited`] operations sleep with several connections.
-    fn sleep<'a>(
-        &'a mut self,
-        others: impl Iterator<Item = &'a mut Self>,
-        limit: Duration,
-    ) -> Result;
+    /// Sleeps until a slot may have completed, for at most `limit`.
+    fn sleep(&mut self, limit: Duration) -> Result;
 }

@@ -77,7 +77,7 @@ impl Load for Copies {
         Ok(())
     }
 
-    fn sleep<'a>(&mut self, _: impl Iterator<Item = &'a mut Self>, limit: Duration) -> Result {
+    fn sleep(&mut self, limit: Duration) -> Result {
         match self.in_flight.front() {
             Some((id, _)) => {
                 // The next poll takes the outcome.

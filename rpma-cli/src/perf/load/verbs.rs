@@ -144,7 +144,7 @@ impl Load for Verbs {
         }
     }
 
-    fn sleep<'a>(&mut self, _: impl Iterator<Item = &'a mut Self>, limit: Duration) -> Result {
+    fn sleep(&mut self, limit: Duration) -> Result {
         match self.conn.next(&mut self.wcs, limit) {
             Ok(Next::Completions(count)) => self.polled = count,
             Ok(Next::Event(event)) if event.is_end() => return ended(&event),
