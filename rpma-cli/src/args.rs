@@ -39,29 +39,18 @@ pub(crate) struct Doctor {
     pub(crate) fabric: SimulatedFabric,
 }
 
-#[cfg(not(feature = "sim"))]
-const SERVE_HELP: &str = "\
-Examples:
-  rpma serve 192.0.2.2
-  rpma serve 192.0.2.2:7300 --memory /dev/dax0.0 --ddio off
-  rpma serve '[fd00::2]:7300'";
-
-#[cfg(feature = "sim")]
-const SERVE_HELP: &str = "\
-This is the simulated build, in which `rpma serve` does not run. No client can reach a server,
-because the simulated fabric is inside one process. `rpma check` and `rpma perf` start their own
-servers.
-
-Examples:
-  rpma check --profile strict
-  rpma perf --op commit";
-
 /// Answer the checks and measurements of another host, until ctrl-c
 ///
 /// Clients are served one after the other. The peers are not authenticated: use a network that you
 /// trust, and memory without data.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = SERVE_HELP)]
+#[command(after_help = "\
+Examples:
+  rpma serve 192.0.2.2
+  rpma serve 192.0.2.2:7300 --memory /dev/dax0.0 --ddio off
+  rpma serve '[fd00::2]:7300'
+
+It does not run in the simulated build, whose fabric is inside one process.")]
 pub(crate) struct Serve {
     /// The address of an RDMA device of this host, and the port to listen on (7204)
     #[arg(value_name = "ADDR[:PORT]")]
@@ -151,7 +140,6 @@ pub(crate) struct Perf {
     pub(crate) measure: Measure,
 }
 
-#[cfg(not(feature = "sim"))]
 const PERF_HELP: &str = "\
 Examples:
   rpma perf 192.0.2.2                                   writes of 64 bytes, one at a time
@@ -161,26 +149,20 @@ Examples:
   rpma perf 192.0.2.2 --sweep size=64..64k,depth=1..64 --out results.jsonl
   rpma perf 192.0.2.2 --op commit --fail-if 'p99>20us'
   rpma perf report results.jsonl -o report.html
-
-Exit status: 0 if all points were measured to their end and none is bad by --fail-if, 1 if not or
-for an error, 2 for wrong arguments.";
-
-#[cfg(feature = "sim")]
-const PERF_HELP: &str = "\
-This is the simulated build. Its figures are the work of the simulator, not the time of a network.
-
-Examples:
-  rpma perf --op write-flush
-  rpma perf --op commit --servers 3 --copies 2
-  rpma perf --sweep size=64..4k --out results.jsonl
-  rpma perf report results.jsonl -o report.html
+  rpma perf --op commit --servers 3 --copies 2          in the simulated build, whose times
+                                                        are the work of the simulator
 
 Exit status: 0 if all points were measured to their end and none is bad by --fail-if, 1 if not or
 for an error, 2 for wrong arguments.";
 
 /// Connect to `rpma serve` on another host, write and flush for a second, and print the times
 #[derive(Clone, Debug, Args)]
-#[command(after_help = PING_HELP)]
+#[command(after_help = "\
+Examples:
+  rpma ping 192.0.2.2
+  rpma ping --profile strict      in the simulated build, whose times are the work of the simulator
+
+Exit status: 0 if the server answered, 1 if not, 2 for wrong arguments.")]
 pub(crate) struct Ping {
     /// The address of the server, and its port (7204)
     #[cfg_attr(
@@ -195,22 +177,6 @@ pub(crate) struct Ping {
     #[command(flatten)]
     pub(crate) fabric: SimulatedFabric,
 }
-
-#[cfg(not(feature = "sim"))]
-const PING_HELP: &str = "\
-Example:
-  rpma ping 192.0.2.2
-
-Exit status: 0 if the server answered, 1 if not, 2 for wrong arguments.";
-
-#[cfg(feature = "sim")]
-const PING_HELP: &str = "\
-This is the simulated build. Its times are the work of the simulator.
-
-Example:
-  rpma ping --profile strict
-
-Exit status: 0 if the server answered, 1 if not, 2 for wrong arguments.";
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum PerfCommand {

@@ -21,7 +21,6 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-#[cfg(not(feature = "sim"))]
 const AFTER_HELP: &str = "\
 Examples:
   rpma doctor                              this host, with all its RDMA devices
@@ -32,20 +31,8 @@ Examples:
 
 Exit status: 0 for a good result, 1 for a bad one or an error, 2 for wrong arguments.
 
-Without RDMA, the same commands run on a simulated fabric: build rpma-cli with
-`--no-default-features --features sim`.";
-
-#[cfg(feature = "sim")]
-const AFTER_HELP: &str = "\
-This is the simulated build. It needs no RDMA, and its results are about no real device.
-
-Examples:
-  rpma doctor                    a simulated host
-  rpma ping                      a write and its flush, between two simulated hosts
-  rpma check --profile strict    both sides of a check, in one process
-  rpma perf --op commit          both sides of a measurement
-
-Exit status: 0 for a good result, 1 for a bad one or an error, 2 for wrong arguments.";
+Without RDMA, the same commands run on a simulated fabric, without a server and with results about
+no real device: build rpma-cli with `--no-default-features --features sim`.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -66,8 +53,7 @@ Example:
 }
 
 impl Cli {
-    /// The definition of the command line. The cases are known here, and not in [`crate::args`],
-    /// on which they stand.
+    /// The definition of the command line.
     pub(crate) fn definition() -> clap::Command {
         let with_names = |arg: Arg| match arg.get_id().as_str() {
             "only" => arg.value_parser(known_case),

@@ -96,20 +96,13 @@ pub(crate) fn check(
     interrupt: &Interrupt,
     out: &mut Output,
 ) -> Result<Outcome, Problem> {
-    let fabric = Fabric::new(args.fabric.profile.clone());
-    let client = fabric.host("client");
-    let (server, addr) = server(&fabric.host("server"), args.fault)?;
-    let args = Check {
-        server: Some(addr),
-        ..args.clone()
-    };
-    let checked = {
-        let _entered = client.enter();
+    with_servers(&args.fabric.profile, 1, args.fault, |servers| {
+        let args = Check {
+            server: servers.into_iter().next(),
+            ..args.clone()
+        };
         checks::run(&args, interrupt, out)
-    };
-    // The server may have ended by its fault, which is in the result of the check.
-    let _ = server.stop();
-    checked
+    })
 }
 
 /// `rpma perf` against servers on other simulated hosts.
@@ -118,13 +111,18 @@ pub(crate) fn measure(
     interrupt: &Interrupt,
     out: &mut Output,
 ) -> Result<Outcome, Problem> {
-    with_servers(&args.fabric.profile, args.simulated_servers, |servers| {
-        let args = Measure {
-            servers,
-            ..args.clone()
-        };
-        perf::run(&args, interrupt, out)
-    })
+    with_servers(
+        &args.fabric.profile,
+        args.simulated_servers,
+        None,
+        |servers| {
+            let args = Measure {
+                servers,
+                ..args.clone()
+            };
+            perf::run(&args, interrupt, out)
+        },
+    )
 }
 
 /// `rpma ping` to a server on another simulated host.
@@ -133,7 +131,7 @@ pub(crate) fn ping(
     interrupt: &Interrupt,
     out: &mut Output,
 ) -> Result<Outcome, Problem> {
-    with_servers(&args.fabric.profile, 1, |servers| {
+    with_servers(&args.fabric.profile, 1, None, |servers| {
         let args = Ping {
             server: servers.into_iter().next(),
             ..args.clone()
@@ -142,23 +140,27 @@ pub(crate) fn ping(
     })
 }
 
-/// Runs a client on a host of its own.
+/// Runs a client on a host of its own. A server that ends by its fault is in the client's result.
 fn with_servers(
     profile: &Profile,
     count: u32,
+    fault: Option<Fault>,
     client: impl FnOnce(Vec<Endpoint>) -> Result<Outcome, Problem>,
 ) -> Result<Outcome, Problem> {
     let fabric = Fabric::new(profile.clone());
     let host = fabric.host("client");
-    let servers = (1..=count).map(|number| server(&fabric.host(&format!("server{number}")), None));
+    let servers = (1..=count).map(|number| server(&fabric.host(&format!("server{number}")), fault));
     let (servers, addrs): (Vec<_>, Vec<_>) =
         servers.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
     let outcome = {
         let _entered = host.enter();
         client(addrs)
     };
-    servers.into_iter().try_for_each(Running::stop)?;
-    outcome
+    let stopped = servers.into_iter().try_for_each(Running::stop);
+    match fault {
+        None => stopped.and(outcome),
+        Some(_) => outcome,
+    }
 }
 
 /// Starts a server with persistent memory.

@@ -10,7 +10,6 @@ use crate::host::{self, Host};
 use crate::problem::{Problem, one_line};
 use crate::report::{Output, ResultFile, error_line};
 use crate::settings::Setting;
-use crate::settings::{Nanos, PerSecond};
 
 /// The columns of CSV: places in the JSON of a point.
 const COLUMNS: &str = "setting/op setting/method setting/flush setting/size setting/depth setting/batch \
@@ -95,20 +94,12 @@ impl<'a> Printer<'a> {
     }
 
     fn row(&mut self, point: &Point) -> Result<(), Problem> {
-        let (result, latency) = (&point.result, &point.result.latency);
+        let result = &point.result;
+        let (names, cells): (Vec<&str>, Vec<String>) = result.columns().into_iter().unzip();
         if !std::mem::replace(&mut self.has_head, true) {
-            let times = latency.columns().map(|(name, _)| name);
-            let names = [&["rate", "bytes/s", "Gb/s"][..], &times, &["CPU"]].concat();
             self.out.line(row(&names, "operation"))?;
         }
-        let mut columns = vec![
-            PerSecond(result.operations_per_second).to_string(),
-            PerSecond(result.bytes_per_second).to_string(),
-            format!("{:.3}", result.gigabits_per_second()),
-        ];
-        columns.extend(latency.columns().map(|(_, time)| time.to_string()));
-        columns.push(Nanos(result.cpu_ns_per_operation).to_string());
-        self.out.line(row(&columns, &point.setting.to_string()))?;
+        self.out.line(row(&cells, &point.setting.to_string()))?;
         if result.not_begun > 0 {
             self.out.line(format!(
                 "  {} operations were due and could not begin: their waits are in the percentiles",

@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::host::Host;
-use crate::settings::{Nanos, Setting};
+use crate::settings::{Nanos, PerSecond, Setting};
 
 /// In each line, so that other files are refused.
 pub(crate) const FORMAT: &str = "rpma perf";
@@ -33,6 +33,24 @@ pub(crate) struct Point {
 impl Measured {
     pub(crate) fn gigabits_per_second(&self) -> f64 {
         8.0 * self.bytes_per_second / 1e9
+    }
+
+    /// The figures of tables, with their names.
+    pub(super) fn columns(&self) -> [(&'static str, String); 10] {
+        let (of, bytes) = (&self.latency, PerSecond(self.bytes_per_second));
+        let time = |ns: u64| Nanos(ns as f64).to_string();
+        [
+            ("rate", PerSecond(self.operations_per_second).to_string()),
+            ("bytes/s", bytes.to_string().replace("/s", "B/s")),
+            ("Gb/s", format!("{:.3}", self.gigabits_per_second())),
+            ("p50", time(of.p50)),
+            ("p90", time(of.p90)),
+            ("p99", time(of.p99)),
+            ("p99.9", time(of.p99_9)),
+            ("p99.99", time(of.p99_99)),
+            ("most", time(of.most)),
+            ("CPU", Nanos(self.cpu_ns_per_operation).to_string()),
+        ]
     }
 }
 
@@ -71,19 +89,6 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
-    /// Those of tables, with their names.
-    pub(crate) fn columns(&self) -> [(&'static str, Nanos); 6] {
-        [
-            ("p50", self.p50),
-            ("p90", self.p90),
-            ("p99", self.p99),
-            ("p99.9", self.p99_9),
-            ("p99.99", self.p99_99),
-            ("most", self.most),
-        ]
-        .map(|(name, ns)| (name, Nanos(ns as f64)))
-    }
-
     pub(crate) fn of(histogram: &Histogram<u64>) -> Self {
         if histogram.is_empty() {
             return Self::default();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rpma::pmem::PmemMap;
 use rpma::{AlignedBuf, Error, Mr, MrUsage, Offer, Peer, PeerCfg};
 
-use super::contents::{Contents, Left};
+use super::contents::Contents;
 use crate::args::{Fault, Serve};
 use crate::host::{Memory, REFUSED, VOLATILE as VOLATILE_MEMORY};
 use crate::problem::{Problem, in_words};
@@ -105,18 +105,10 @@ impl Arena {
 
     /// When no client can write any more. Returns a line for the operator, if there was a mark.
     pub(super) fn end(&mut self) -> rpma::Result<Option<String>> {
-        let left = match self {
-            Self::Plain(_) => Left::Untouched,
-            Self::Pmem(_, contents) => contents.end()?,
-        };
-        Ok(match left {
-            Left::Untouched => None,
-            Left::Zero => Some("the bytes that were overwritten are zero again".to_owned()),
-            Left::Marked(size) => Some(format!(
-                "the memory keeps the mark of an earlier server. To make it zero, start a server with \
-                 --size {size}, and end it with ctrl-c"
-            )),
-        })
+        match self {
+            Self::Plain(_) => Ok(None),
+            Self::Pmem(_, contents) => contents.end(),
+        }
     }
 
     /// The bytes of a part, as the processor sees them.

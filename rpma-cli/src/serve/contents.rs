@@ -43,16 +43,6 @@ pub(super) struct Contents {
     all: PmemMap,
 }
 
-/// The memory at the end of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
-    /// It has no mark, and never had one.
-    Untouched,
-    Zero,
-    /// It has the mark of an earlier server, which offered so many bytes.
-    Marked(usize),
-}
-
 impl Contents {
     /// Looks at the first `size` bytes of a memory. It is an error if they have data that may not
     /// be lost, or if another server has the memory. `other_is_gone` is the operator's word that this
@@ -105,20 +95,27 @@ impl Contents {
         self.all.claim(CLAIM_AT)
     }
 
-    /// Makes the marked bytes zero, when no client can write any more.
-    pub(super) fn end(&mut self) -> rpma::Result<Left> {
+    /// Makes the marked bytes zero, when no client can write any more. Returns a line for the
+    /// operator, if there was a mark.
+    pub(super) fn end(&mut self) -> rpma::Result<Option<String>> {
         if self.marked == 0 {
-            return Ok(Left::Untouched);
+            return Ok(None);
         }
         let size = self.all.len();
         zero(&self.all, LEN..self.marked.min(size))?;
         if self.marked > size {
-            return Ok(Left::Marked(self.marked));
+            return Ok(Some(format!(
+                "the memory keeps the mark of an earlier server. To make it zero, start a server \
+                 with --size {}, and end it with ctrl-c",
+                self.marked
+            )));
         }
         // Last: without it, the other bytes would be a user's.
         zero(&self.all, 0..LEN)?;
         self.marked = 0;
-        Ok(Left::Zero)
+        Ok(Some(
+            "the bytes that were overwritten are zero again".to_owned(),
+        ))
     }
 }
 

@@ -65,8 +65,8 @@ pub(crate) enum Completions {
     Wait,
 }
 
-/// A point of the grid.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// A point of the grid. Points have the order of their fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 pub(crate) struct Setting {
     pub(crate) op: Op,
     /// The method of commits and flushes.
@@ -158,5 +158,23 @@ pub(crate) fn number(count: usize, noun: &str) -> String {
     match count {
         1 => format!("1 {noun}"),
         _ => format!("{count} {noun}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::samples::setting;
+
+    #[test]
+    fn settings_have_the_order_of_their_numbers() {
+        let with = |size, rate| Setting {
+            size,
+            rate,
+            ..setting()
+        };
+        assert!(with(64, None) < with(512, None));
+        assert!(with(64, None) < with(64, Some(9.0)));
+        assert!(with(64, Some(9.0)) < with(64, Some(10.0)));
     }
 }

@@ -26,9 +26,7 @@ impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             ns if ns < 999.5 => write!(f, "{ns:.0} ns"),
-            ns if ns < 999.5e3 => write!(f, "{:.3} µs", Digits(ns / 1e3)),
-            ns if ns < 999.5e6 => write!(f, "{:.3} ms", Digits(ns / 1e6)),
-            ns => write!(f, "{:.3} s", Digits(ns / 1e9)),
+            ns => scaled(f, ns, ["ns", "µs", "ms", "s"]),
         }
     }
 }
@@ -39,28 +37,22 @@ pub(crate) struct PerSecond(pub(crate) f64);
 
 impl fmt::Display for PerSecond {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            n if n < 999.5 => write!(f, "{:.3} /s", Digits(n)),
-            n if n < 999.5e3 => write!(f, "{:.3} k/s", Digits(n / 1e3)),
-            n if n < 999.5e6 => write!(f, "{:.3} M/s", Digits(n / 1e6)),
-            n => write!(f, "{:.3} G/s", Digits(n / 1e9)),
-        }
+        scaled(f, self.0, ["/s", "k/s", "M/s", "G/s"])
     }
 }
 
-/// A number with as many significant digits as its precision asks for.
-struct Digits(f64);
-
-impl fmt::Display for Digits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = f.precision().unwrap_or(3);
-        let before = match self.0 {
-            n if n >= 100.0 => 3,
-            n if n >= 10.0 => 2,
-            _ => 1,
-        };
-        write!(f, "{:.*}", digits.saturating_sub(before), self.0)
+/// A number with three digits at least, and the unit for its thousands.
+fn scaled(f: &mut fmt::Formatter<'_>, mut number: f64, units: [&str; 4]) -> fmt::Result {
+    let mut unit = 0;
+    while number >= 999.5 && unit < 3 {
+        (number, unit) = (number / 1e3, unit + 1);
     }
+    let digits = match number {
+        n if n >= 100.0 => 0,
+        n if n >= 10.0 => 1,
+        _ => 2,
+    };
+    write!(f, "{number:.digits$} {}", units[unit])
 }
 
 #[cfg(test)]

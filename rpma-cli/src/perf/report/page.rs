@@ -8,7 +8,7 @@ use super::sections;
 use super::words::{self, text};
 use crate::host::Host;
 use crate::problem::Problem;
-use crate::settings::{Nanos, PerSecond, number};
+use crate::settings::number;
 
 /// Its name lets the template engine escape HTML.
 const NAME: &str = "page.html";
@@ -121,13 +121,7 @@ fn facts(hosts: &[&Host]) -> Vec<Value> {
 fn result(item: &Item<'_>, setting: String, is_open: bool) -> Value {
     let point = &item.entry.point;
     let result = &point.result;
-    let mut cells = vec![
-        per_second(result.operations_per_second, ""),
-        per_second(result.bytes_per_second, "B"),
-        format!("{:.3}", result.gigabits_per_second()),
-    ];
-    cells.extend(result.latency.columns().map(|(_, time)| time.to_string()));
-    cells.push(Nanos(result.cpu_ns_per_operation).to_string());
+    let mut cells: Vec<String> = result.columns().map(|(_, cell)| cell).into();
     if is_open {
         let not_begun = point.setting.rate.map(|_| result.not_begun.to_string());
         cells.push(not_begun.unwrap_or_else(|| ABSENT.to_owned()));
@@ -137,10 +131,4 @@ fn result(item: &Item<'_>, setting: String, is_open: bool) -> Value {
         cells,
         ended_early => point.ended_early.as_deref().map(text),
     }
-}
-
-/// `12.3 k/s`, `12.3 kB/s`.
-fn per_second(value: f64, unit: &str) -> String {
-    let text = PerSecond(value).to_string();
-    text.replace("/s", &format!("{unit}/s"))
 }

@@ -2,7 +2,6 @@
 
 use std::cmp::Ordering;
 
-use super::words::order;
 use crate::perf::read::Entry;
 use crate::perf::result::Point;
 
@@ -27,11 +26,10 @@ pub(super) struct Item<'a> {
 impl Item<'_> {
     /// The order in tables and charts.
     pub(super) fn order(&self, other: &Self) -> Ordering {
-        let key = |item: &Self| {
-            let setting = order(&item.entry.point.setting);
-            (setting, item.run, item.repeat)
-        };
-        key(self).cmp(&key(other))
+        let key = |item: &Self| (item.entry.point.setting, item.run, item.repeat);
+        key(self)
+            .partial_cmp(&key(other))
+            .unwrap_or(Ordering::Equal)
     }
 }
 

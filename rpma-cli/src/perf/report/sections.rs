@@ -1,5 +1,7 @@
 //! Which charts a report has, and which lines are in them.
 
+use std::cmp::Ordering;
+
 use serde::Serialize;
 
 use super::axis::{self, Axis, PERCENTILES, Text};
@@ -248,7 +250,8 @@ fn series<'a>(cause: &Cause, items: &[Item<'a>]) -> Vec<Series<'a>> {
 fn boxes<T: Clone>(all: &[T], setting: impl Fn(&T) -> Setting) -> Vec<Vec<T>> {
     let shape = |one: &T| without_size(setting(one));
     let mut sorted = all.to_vec();
-    sorted.sort_by(|one, other| words::order(&shape(one)).cmp(&words::order(&shape(other))));
+    let order = |one: &T, other: &T| shape(one).partial_cmp(&shape(other));
+    sorted.sort_by(|one, other| order(one, other).unwrap_or(Ordering::Equal));
     let mut boxes: Vec<Vec<T>> = Vec::new();
     for group in sorted.chunk_by(|one, other| shape(one) == shape(other)) {
         let parts: Vec<&[T]> = match group.len() {

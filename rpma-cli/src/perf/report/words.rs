@@ -2,7 +2,7 @@
 
 use super::runs::Item;
 use crate::problem::one_line;
-use crate::settings::{Setting, USUAL};
+use crate::settings::USUAL;
 
 /// Texts of files can be long, and can have characters that a page must not have.
 pub(super) fn text(text: &str) -> String {
@@ -12,22 +12,6 @@ pub(super) fn text(text: &str) -> String {
         Some((end, _)) => format!("{} …", &line[..end]),
         None => line,
     }
-}
-
-/// Settings in the order of their operation, size, depth and so on.
-pub(super) fn order(setting: &Setting) -> impl Ord + use<> {
-    let operation = (setting.op, setting.method, setting.flush);
-    let servers = (setting.servers, setting.copies);
-    let load = (setting.size, setting.depth, setting.batch);
-    let client = (setting.threads, setting.connections, setting.completions);
-    // Rates are positive, and have the order of their bits.
-    (
-        operation,
-        servers,
-        load,
-        client,
-        setting.rate.map(f64::to_bits),
-    )
 }
 
 /// The places of words that [`of_item`] returns.
@@ -68,6 +52,7 @@ pub(super) fn divide(lines: &[Vec<String>]) -> (String, Vec<String>) {
 mod tests {
     use super::*;
     use crate::perf::samples::setting;
+    use crate::settings::Setting;
 
     #[test]
     fn common_words_are_named_once() {
@@ -96,20 +81,5 @@ mod tests {
         assert_eq!(text(" a\nb\u{1b}[2J "), "a b [2J");
         let long = "ä".repeat(300);
         assert_eq!(text(&long).chars().count(), 202);
-    }
-
-    #[test]
-    fn settings_have_the_order_of_their_numbers() {
-        let with = |size, rate| {
-            let setting = setting();
-            order(&Setting {
-                size,
-                rate,
-                ..setting
-            })
-        };
-        assert!(with(64, None) < with(512, None));
-        assert!(with(64, None) < with(64, Some(9.0)));
-        assert!(with(64, Some(9.0)) < with(64, Some(10.0)));
     }
 }
