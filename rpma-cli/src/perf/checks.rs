@@ -124,7 +124,10 @@ pub(super) fn fits(point: &Setting, bench: &Bench) -> Result<(), Problem> {
             ));
         }
     }
-    let (credits, sends) = (bench.credits(), point.op == Op::Send);
+    let sends = point.op == Op::Send;
+    let limits = bench.servers.iter().filter_map(|of| of.offer.limits());
+    let credits = limits.map(|limits| limits.credits().into()).min();
+    let credits = credits.unwrap_or(u32::MAX);
     let receives = u64::from(RECEIVES) * u64::from(point.depth);
     let fit = (RECEIVED / point.size.max(1)).min(MOST_RECEIVES.into());
     let fault = if point.method == Some(Method::Server) && point.depth > credits {

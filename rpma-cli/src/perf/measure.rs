@@ -40,15 +40,10 @@ pub(super) fn measure(
     span: &Span,
     interrupt: &Interrupt,
 ) -> Result<Done> {
-    let run = Run {
-        setting,
-        span,
-        interrupt,
-    };
     let (job, meter, ended) = match (setting.op, setting.copies) {
-        (Op::Commit, Some(_)) => run.drive(bench, Copies::new)?,
-        (Op::Commit, None) => run.drive(bench, Commits::new)?,
-        _ => run.drive(bench, Verbs::new)?,
+        (Op::Commit, Some(_)) => drive(bench, setting, span, interrupt, Copies::new)?,
+        (Op::Commit, None) => drive(bench, setting, span, interrupt, Commits::new)?,
+        _ => drive(bench, setting, span, interrupt, Verbs::new)?,
     };
     let mut servers = bench.servers.iter_mut();
     let cleared = servers.try_for_each(|server| server.clear());
@@ -91,53 +86,46 @@ fn result(setting: &Setting, meter: &Meter, job: &Job, is_complete: bool) -> Res
     })
 }
 
-/// The measurement of a point.
-struct Run<'a> {
-    setting: &'a Setting,
-    span: &'a Span,
-    interrupt: &'a Interrupt,
-}
-
-impl Run<'_> {
-    /// Makes all connections, and works on them. Returns the results of all threads, and why they
-    /// ended before the end.
-    fn drive<L: Load>(
-        &self,
-        bench: &mut Bench,
-        load: impl Fn(&mut Bench, &Setting, u32) -> Result<L>,
-    ) -> Result<(Job, Meter, Result)> {
-        let (setting, count) = (self.setting, self.setting.connections);
-        let loads = (0..count).map(|lane| load(bench, setting, lane));
-        let loads = loads.collect::<Result<Vec<_>>>()?;
-        let job = Job::new(self.span, setting);
-        let mut lanes = (0..).zip(loads).map(|(lane, load)| {
-            let order = Order::new(&job, Pace::new(setting.rate, lane, count));
-            Lane::new(load, order, setting.slots())
-        });
-        let own = (count / setting.threads) as usize;
-        let threads: Vec<Vec<_>> = (0..setting.threads)
-            .map(|_| lanes.by_ref().take(own).collect())
-            .collect();
-        let (meter, ended) = thread::scope(|scope| {
-            let started = threads.into_iter();
-            let started = started.map(|lanes| scope.spawn(|| work(lanes, &job)));
-            let started: Vec<_> = started.collect();
-            let is_over = || started.iter().all(thread::ScopedJoinHandle::is_finished);
-            let mut ended = progress::watch(setting, &job, bench, self.interrupt, is_over);
-            let mut all = Meter::new();
-            for thread in started {
-                match thread.join() {
-                    Ok((meter, result)) => {
-                        all.add(&meter);
-                        ended = ended.and(result);
-                    }
-                    Err(panic) => std::panic::resume_unwind(panic),
+/// Makes all connections, and works on them. Returns the results of all threads, and why they
+/// ended before the end.
+fn drive<L: Load>(
+    bench: &mut Bench,
+    setting: &Setting,
+    span: &Span,
+    interrupt: &Interrupt,
+    load: impl Fn(&mut Bench, &Setting, u32) -> Result<L>,
+) -> Result<(Job, Meter, Result)> {
+    let count = setting.connections;
+    let loads = (0..count).map(|lane| load(bench, setting, lane));
+    let loads = loads.collect::<Result<Vec<_>>>()?;
+    let job = Job::new(span, setting);
+    let mut lanes = (0..).zip(loads).map(|(lane, load)| {
+        let order = Order::new(&job, Pace::new(setting.rate, lane, count));
+        Lane::new(load, order, setting.slots())
+    });
+    let own = (count / setting.threads) as usize;
+    let threads: Vec<Vec<_>> = (0..setting.threads)
+        .map(|_| lanes.by_ref().take(own).collect())
+        .collect();
+    let (meter, ended) = thread::scope(|scope| {
+        let started = threads.into_iter();
+        let started = started.map(|lanes| scope.spawn(|| work(lanes, &job)));
+        let started: Vec<_> = started.collect();
+        let is_over = || started.iter().all(thread::ScopedJoinHandle::is_finished);
+        let mut ended = progress::watch(setting, &job, bench, interrupt, is_over);
+        let mut all = Meter::new();
+        for thread in started {
+            match thread.join() {
+                Ok((meter, result)) => {
+                    all.add(&meter);
+                    ended = ended.and(result);
                 }
+                Err(panic) => std::panic::resume_unwind(panic),
             }
-            (all, ended)
-        });
-        Ok((job, meter, ended))
-    }
+        }
+        (all, ended)
+    });
+    Ok((job, meter, ended))
 }
 
 /// What a connection of a measurement uses.

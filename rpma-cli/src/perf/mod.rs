@@ -61,35 +61,35 @@ pub(crate) fn run(
     let mut outcome = Outcome::Good;
     for point in &points {
         let setting = bench.completed(*point);
-        match measure::measure(&mut bench, &setting, &args.span, interrupt) {
-            Ok(measured) => {
-                let is_over = measured.is_over;
-                if measured.ended_early.is_some() {
-                    outcome = Outcome::Bad;
-                }
-                let point = bench.point(&began, setting, measured);
-                printer.point(&point)?;
-                for fault in args
-                    .fail_if
-                    .iter()
-                    .filter_map(|limit| limit.fault(&point.result))
-                {
-                    printer.note(&fault)?;
-                    outcome = Outcome::Bad;
-                }
-                if is_over {
-                    return Ok(Outcome::Bad);
-                }
-            }
-            Err(Stop::Interrupted) if printer.has_result() => {
+        let measured = match measure::measure(&mut bench, &setting, &args.span, interrupt) {
+            Ok(measured) => measured,
+            Err(Stop::Over(problem)) => return Err(problem),
+            Err(Stop::Interrupted) => {
                 printer.note("ended early: interrupted")?;
                 return Ok(Outcome::Bad);
             }
-            Err(stop @ (Stop::Interrupted | Stop::Over(_))) => return Err(stop.into()),
             Err(Stop::Failed(text) | Stop::NotPossible(text)) => {
-                printer.not_measured(&setting, &text)?;
+                printer.note(&format!("{setting}: not measured: {text}"))?;
                 outcome = Outcome::Bad;
+                continue;
             }
+        };
+        let is_over = measured.is_over;
+        let point = bench.point(&began, setting, measured);
+        printer.point(&point)?;
+        let mut faults = args
+            .fail_if
+            .iter()
+            .filter_map(|limit| limit.fault(&point.result));
+        faults.try_for_each(|fault| {
+            outcome = Outcome::Bad;
+            printer.note(&fault)
+        })?;
+        if point.ended_early.is_some() {
+            outcome = Outcome::Bad;
+        }
+        if is_over {
+            return Ok(Outcome::Bad);
         }
     }
     printer.end()?;
@@ -133,18 +133,6 @@ impl Bench {
             Some(server) => checks::completed(setting, &server.offer, all_native),
             None => setting,
         }
-    }
-
-    /// The commits in flight that each server takes by its own method, if it takes any.
-    fn credits(&self) -> u32 {
-        let limits = self
-            .servers
-            .iter()
-            .filter_map(|server| server.offer.limits());
-        limits
-            .map(|limits| limits.credits().into())
-            .min()
-            .unwrap_or(u32::MAX)
     }
 
     fn point(&self, began: &str, setting: Setting, measured: measure::Done) -> Point {

@@ -9,7 +9,6 @@ use crate::args::{Format, Measure};
 use crate::host::{self, Host};
 use crate::problem::{Problem, one_line};
 use crate::report::{Output, ResultFile, error_line};
-use crate::settings::Setting;
 
 /// The columns of CSV: places in the JSON of a point.
 const COLUMNS: &str = "setting/op setting/method setting/flush setting/size setting/depth setting/batch \
@@ -25,7 +24,7 @@ pub(super) struct Printer<'a> {
     out: &'a mut Output,
     format: Format,
     file: Option<ResultFile>,
-    /// Whether something was printed.
+    /// Whether the table has its names.
     has_head: bool,
 }
 
@@ -54,23 +53,10 @@ impl<'a> Printer<'a> {
             file.write(&line)?;
         }
         match self.format {
-            Format::Json => {
-                self.has_head = true;
-                self.out.bytes(line.as_bytes())
-            }
+            Format::Json => self.out.bytes(line.as_bytes()),
             Format::Csv => self.csv(point),
             Format::Text => self.row(point),
         }
-    }
-
-    /// Whether there is a result.
-    pub(super) fn has_result(&self) -> bool {
-        self.has_head
-    }
-
-    /// A point without a result.
-    pub(super) fn not_measured(&mut self, setting: &Setting, why: &str) -> Result<(), Problem> {
-        self.note(&format!("{setting}: not measured: {why}"))
     }
 
     /// A line about the results, which is no result.

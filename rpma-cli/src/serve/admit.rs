@@ -155,11 +155,10 @@ impl Server {
             line.prepare_lies(&self.peer, req)?;
             return Ok(None);
         }
-        let slots = self.arena.persistent().map(|memory| {
-            let all = ..;
-            self.responder.prepare(req, memory, all)
-        });
-        slots.transpose()
+        match self.arena.persistent() {
+            Some(memory) => self.responder.prepare(req, memory, ..).map(Some),
+            None => Ok(None),
+        }
     }
 
     /// The private data of the answer.

@@ -33,10 +33,7 @@ impl FromStr for Sweep {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut sweep = Self::default();
-        if text.is_empty() {
-            return Ok(sweep);
-        }
-        for part in text.split(',') {
+        for part in text.split_terminator(',') {
             let (name, values) = part.split_once('=').ok_or_else(|| {
                 format!("{part:?} is no axis: give them as size=64..64k,depth=1/8/64")
             })?;

@@ -40,7 +40,7 @@ impl Copies {
 }
 
 /// A commit needs so many copies.
-pub(super) fn check(id: CommitId, outcome: Outcome, wanted: usize) -> Result {
+fn check(id: CommitId, outcome: Outcome, wanted: usize) -> Result {
     match outcome.copies() {
         copies if copies >= wanted => Ok(()),
         copies => failed(format!(

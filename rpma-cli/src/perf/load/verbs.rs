@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use rpma::{
-    AlignedBuf, Batch, Conn, ConnEvent, Error, Flags, FlushType, Mr, MrSlice, Next, RemoteSlice, Wc,
-};
+use rpma::{AlignedBuf, Conn, ConnEvent, Error, Flags, FlushType, Mr, MrSlice, Next, Wc};
 
 use super::Load;
 use crate::client::{Result, failed};
@@ -79,7 +77,12 @@ impl Verbs {
                 Flags::COMPLETION_ON_ERROR
             };
             let local = self.local(slot as usize * count + number)?;
-            self.add(&mut batch, *remote, local, flags, slot.into())?;
+            match self.op {
+                Op::Read => batch.read(local, *remote, flags, slot.into()),
+                Op::Send => batch.send(local, flags, slot.into()),
+                Op::AtomicWrite => batch.atomic_write(*remote, &WORD, flags, slot.into()),
+                _ => batch.write(*remote, local, flags, slot.into()),
+            }?;
         }
         if flushes {
             let flags = Flags::COMPLETION_ALWAYS;
@@ -87,26 +90,10 @@ impl Verbs {
         }
         batch.post().map(drop)
     }
-
-    fn add<'a, const N: usize>(
-        &self,
-        batch: &mut Batch<'a, N>,
-        remote: RemoteSlice,
-        local: MrSlice<'a>,
-        flags: Flags,
-        context: u64,
-    ) -> rpma::Result<()> {
-        match self.op {
-            Op::Read => batch.read(local, remote, flags, context),
-            Op::Send => batch.send(local, flags, context),
-            Op::AtomicWrite => batch.atomic_write(remote, &WORD, flags, context),
-            _ => batch.write(remote, local, flags, context),
-        }
-    }
 }
 
 /// The operation on a group of this number: those of a bidirectional load take turns.
-pub(super) fn kind(op: Op, number: usize) -> Op {
+fn kind(op: Op, number: usize) -> Op {
     match op {
         Op::ReadWrite if number % 2 == 0 => Op::Write,
         Op::ReadWrite => Op::Read,

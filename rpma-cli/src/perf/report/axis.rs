@@ -33,26 +33,18 @@ impl Axis {
         Self::new(ticks, percentile).padded(0.03)
     }
 
-    /// A tick at each value, if there is room for its text.
+    /// A tick at each value, or at every second one and so on if they are many.
     pub(super) fn at_values(values: &[f64], text: Text) -> Self {
-        // The share of a chart's width that a letter takes.
-        const LETTER: f64 = 0.026;
+        const MOST_TICKS: usize = 7;
         let mut values = values.to_vec();
         values.sort_by(f64::total_cmp);
         values.dedup();
-        let mut axis = Self::new(values.clone(), text).padded(0.05);
-        let mut free = f64::NEG_INFINITY;
-        values.retain(|value| {
-            let place = axis.place(*value);
-            let half = (text(*value).chars().count() + 1) as f64 * LETTER / 2.0;
-            let fits = place - half >= free;
-            if fits {
-                free = place + half;
-            }
-            fits
-        });
-        axis.ticks = values;
-        axis
+        let every = values.len().div_ceil(MOST_TICKS).max(1);
+        let ticks = values.iter().copied().step_by(every).collect();
+        Self {
+            ticks,
+            ..Self::new(values, text).padded(0.05)
+        }
     }
 
     /// From a 1, 2 or 5 below all values to one above them.
