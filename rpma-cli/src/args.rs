@@ -7,9 +7,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use crate::endpoint::Endpoint;
 use crate::perf::Limit;
-use crate::settings::{
-    Completions, Flush, Method, Op, Sweep, parse_number, parse_rate, parse_size,
-};
+use crate::settings::{Setting, Sweep, parse_size};
 
 /// Look at this host: can a remote flush work here?
 ///
@@ -205,40 +203,8 @@ pub(crate) struct Measure {
     #[cfg(feature = "sim")]
     #[arg(skip)]
     pub(crate) servers: Vec<Endpoint>,
-    /// The operation
-    #[arg(long, value_enum, value_name = "NAME", default_value_t = Op::Write)]
-    pub(crate) op: Op,
-    /// How commits and flushes take effect. Without it: the first of these that the server serves
-    #[arg(long, value_enum, value_name = "NAME")]
-    pub(crate) method: Option<Method>,
-    /// What a commit or a flush ends with. Without it: durable, if the server's memory can be
-    #[arg(long, value_enum, value_name = "NAME")]
-    pub(crate) flush: Option<Flush>,
-    /// The bytes of each operation: a number, with k, m or g for KiB, MiB or GiB
-    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_size)]
-    pub(crate) size: u64,
-    /// The operations in flight on each connection
-    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count(u32::MAX))]
-    pub(crate) depth: u32,
-    /// The operations that are posted with one doorbell. The last one has a completion
-    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count(u32::MAX))]
-    pub(crate) batch: u32,
-    /// The threads. Each has its own connections
-    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count(1024))]
-    pub(crate) threads: u32,
-    /// The connections of all threads. Without it: one for each thread
-    #[arg(long, value_name = "COUNT", value_parser = count(u32::MAX))]
-    pub(crate) connections: Option<u32>,
-    /// How completions are awaited
-    #[arg(long, value_enum, value_name = "NAME", default_value_t = Completions::Poll)]
-    pub(crate) completions: Completions,
-    /// An open loop with so many operations a second, of all connections: a number, with k or m for
-    /// thousands or millions
-    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
-    pub(crate) rate: Option<f64>,
-    /// The copies that a commit waits for. Without it: one on each server
-    #[arg(long, value_name = "COUNT", value_parser = count(u32::MAX))]
-    pub(crate) copies: Option<u32>,
+    #[command(flatten)]
+    pub(crate) setting: Setting,
     #[command(flatten)]
     pub(crate) span: Span,
     /// End with status 1 if this holds for a point, such as p99>20us. The quantities
@@ -261,7 +227,7 @@ pub(crate) struct Measure {
     pub(crate) fabric: SimulatedFabric,
     /// The number of simulated servers
     #[cfg(feature = "sim")]
-    #[arg(long = "servers", value_name = "COUNT", default_value = "1", value_parser = count(16))]
+    #[arg(long = "servers", value_name = "COUNT", default_value = "1", value_parser = crate::settings::count(16))]
     pub(crate) simulated_servers: u32,
 }
 
@@ -300,14 +266,6 @@ pub(crate) enum Format {
 
 /// The longest measurement: a day.
 const LONGEST: f64 = 86_400.0;
-
-/// A count of 1 to `most`, with its unit.
-fn count(most: u32) -> impl Fn(&str) -> Result<u32, String> + Clone {
-    move |text| match u32::try_from(parse_number(text)?) {
-        Ok(count) if (1..=most).contains(&count) => Ok(count),
-        _ => Err(format!("give 1 to {most}")),
-    }
-}
 
 /// Seconds, of which there are at least so many.
 fn seconds(least: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
@@ -381,6 +339,7 @@ pub(crate) enum Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::count;
 
     /// Promise: a refused number has its limits, and one that is none is named so.
     #[test]

@@ -18,25 +18,13 @@ const LOCAL: u64 = 1 << 30;
 
 /// The points of the arguments, if all of them are possible.
 pub(super) fn points(args: &Measure) -> Result<Vec<Setting>, Problem> {
-    let servers = args.servers.len() as u32;
     let first = Setting {
-        op: args.op,
-        method: args.method,
-        flush: args.flush,
-        size: args.size,
-        depth: args.depth,
-        batch: args.batch,
-        threads: args.threads,
-        connections: args.connections.unwrap_or(args.threads),
-        completions: args.completions,
-        rate: args.rate,
-        copies: args.copies,
-        servers,
+        servers: args.servers.len() as u32,
+        ..args.setting
     };
-    let has_connections = args.connections.is_some() || args.sweep.has("connections");
     let mut points = args.sweep.points(first);
     for point in &mut points {
-        if !has_connections {
+        if point.connections == 0 {
             point.connections = point.threads;
         }
         complete(point);

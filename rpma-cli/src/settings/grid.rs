@@ -2,7 +2,8 @@
 
 use std::str::FromStr;
 
-use serde_json::Value;
+use clap::builder::Resettable;
+use clap::{Args, Command, FromArgMatches};
 
 use super::setting::Setting;
 
@@ -12,40 +13,44 @@ const MOST: usize = 10_000;
 const SLOWEST: f64 = 0.001;
 const FASTEST: f64 = 1e9;
 
-/// The axes, which are fields of a [`Setting`]: those with names, and those with numbers.
-const NAMES: [&str; 4] = ["op", "method", "flush", "completions"];
-const NUMBERS: [&str; 7] = [
-    "size",
-    "depth",
-    "batch",
-    "threads",
-    "connections",
-    "copies",
-    "rate",
-];
-
-/// The values of each axis. The last axis changes fastest.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Sweep(Vec<(&'static str, Vec<Value>)>);
+/// The values of each axis, which is an option of a [`Setting`]. The last axis changes fastest.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sweep(Vec<(String, Vec<String>)>);
 
 impl FromStr for Sweep {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut sweep = Self::default();
+        let options = options();
+        let options = options
+            .get_arguments()
+            .map(|option| option.get_id().as_str());
+        let options: Vec<&str> = options.collect();
         for part in text.split_terminator(',') {
-            let (name, values) = part.split_once('=').ok_or_else(|| {
+            let (axis, values) = part.split_once('=').ok_or_else(|| {
                 format!("{part:?} is no axis: give them as size=64..64k,depth=1/8/64")
             })?;
-            let all = || NAMES.iter().chain(&NUMBERS).copied();
-            let axis = all().find(|axis| *axis == name).ok_or_else(|| {
-                let all: Vec<&str> = all().collect();
-                format!("{name:?} is no axis: they are {}", all.join(", "))
-            })?;
-            if sweep.has(axis) {
-                return Err(format!("{name} is there twice: give each axis once"));
+            if !options.contains(&axis) {
+                let all = options.join(", ");
+                return Err(format!("{axis:?} is no axis: they are {all}"));
             }
-            sweep.0.push((axis, parse_values(axis, values)?));
+            if sweep.0.iter().any(|(other, _)| other == axis) {
+                return Err(format!("{axis} is there twice: give each axis once"));
+            }
+            let values = match values.split_once("..") {
+                Some((first, last)) if axis == "rate" => {
+                    doubled(parse_rate(first)?, parse_rate(last)?)?
+                }
+                Some((first, last)) => {
+                    doubled(parse_size(first)? as f64, parse_size(last)? as f64)?
+                }
+                None => values.split('/').map(str::to_owned).collect(),
+            };
+            for value in &values {
+                with(Setting::default(), axis, value)?;
+            }
+            sweep.0.push((axis.to_owned(), values));
         }
         let mut lens = sweep.0.iter().map(|(_, values)| values.len());
         let points = lens.try_fold(1, |product: usize, len| product.checked_mul(len));
@@ -58,29 +63,8 @@ impl FromStr for Sweep {
     }
 }
 
-fn parse_values(axis: &str, text: &str) -> Result<Vec<Value>, String> {
-    let values: Vec<Value> = match text.split_once("..") {
-        _ if NAMES.contains(&axis) => text.split('/').map(Value::from).collect(),
-        Some((first, last)) => doubled(axis, number(axis, first)?, number(axis, last)?)?,
-        None => {
-            let numbers = text
-                .split('/')
-                .map(|text| Ok(of(axis, number(axis, text)?)));
-            numbers.collect::<Result<_, String>>()?
-        }
-    };
-    let is_possible = |value| with(&Setting::default(), axis, value);
-    match values
-        .iter()
-        .try_for_each(|value| is_possible(value).map(drop))
-    {
-        Ok(()) => Ok(values),
-        Err(error) => Err(format!("{text:?}: {}", error.to_string().replace('`', ""))),
-    }
-}
-
 /// The first number, its doubles, and the last number.
-fn doubled(axis: &str, first: f64, last: f64) -> Result<Vec<Value>, String> {
+fn doubled(first: f64, last: f64) -> Result<Vec<String>, String> {
     if first > last {
         return Err(format!(
             "{first}..{last} goes down: give the smaller number first"
@@ -90,30 +74,25 @@ fn doubled(axis: &str, first: f64, last: f64) -> Result<Vec<Value>, String> {
     let smaller = doubles.take_while(|number| *number < last);
     Ok(smaller
         .chain([last])
-        .map(|number| of(axis, number))
+        .map(|number| number.to_string())
         .collect())
 }
 
-fn number(axis: &str, text: &str) -> Result<f64, String> {
-    match axis {
-        "rate" => parse_rate(text),
-        _ => parse_size(text).map(|number| number as f64),
-    }
+/// A setting with another value of an option.
+fn with(mut setting: Setting, axis: &str, value: &str) -> Result<Setting, String> {
+    let matches = options().try_get_matches_from([format!("--{axis}={value}")]);
+    let changed = matches.and_then(|matches| setting.update_from_arg_matches(&matches));
+    changed.map(|()| setting).map_err(|error| {
+        let text = error.to_string();
+        let (reason, _help) = text.split_once("\n\n").unwrap_or((&text, ""));
+        reason.trim_start_matches("error: ").replace('\n', " ")
+    })
 }
 
-/// A rate is the only fraction.
-fn of(axis: &str, number: f64) -> Value {
-    match axis {
-        "rate" => number.into(),
-        _ => (number as u64).into(),
-    }
-}
-
-/// A setting with another value. The names of its fields are those of the axes.
-fn with(setting: &Setting, axis: &str, value: &Value) -> serde_json::Result<Setting> {
-    let mut fields = serde_json::to_value(setting)?;
-    fields[axis] = value.clone();
-    serde_json::from_value(fields)
+/// The options of a setting. Those that are not given do not change it.
+fn options() -> Command {
+    let options = Setting::augment_args(Command::new("").no_binary_name(true));
+    options.mut_args(|option| option.default_value(Resettable::Reset))
 }
 
 /// A number of at least 1, with its unit.
@@ -121,6 +100,14 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     match parse_number(text)? {
         0 => Err("it is too small: give 1 or more".into()),
         number => Ok(number),
+    }
+}
+
+/// A count of 1 to `most`, with its unit.
+pub(crate) fn count(most: u32) -> impl Fn(&str) -> Result<u32, String> + Clone {
+    move |text| match u32::try_from(parse_number(text)?) {
+        Ok(count) if (1..=most).contains(&count) => Ok(count),
+        _ => Err(format!("give 1 to {most}")),
     }
 }
 
@@ -168,21 +155,15 @@ impl Sweep {
     pub(crate) fn points(&self, first: Setting) -> Vec<Setting> {
         let mut points = vec![first];
         for (axis, values) in &self.0 {
-            let of_point = |point: &Setting| {
-                let point = *point;
+            let of_point = |point: Setting| {
                 // The values were tried when they were parsed.
                 values
                     .iter()
-                    .filter_map(move |value| with(&point, axis, value).ok())
+                    .filter_map(move |value| with(point, axis, value).ok())
             };
-            points = points.iter().flat_map(of_point).collect();
+            points = points.into_iter().flat_map(of_point).collect();
         }
         points
-    }
-
-    /// Whether the sweep changes this setting.
-    pub(crate) fn has(&self, axis: &str) -> bool {
-        self.0.iter().any(|(other, _)| *other == axis)
     }
 }
 
@@ -246,10 +227,10 @@ mod tests {
             ("rate=1mm", "no rate"),
             ("size=99999999999999999999", "no number"),
             ("size=17179869184g", "no number"),
-            ("depth=0", "too small"),
+            ("depth=0", "give 1 to"),
             ("op=fly", "write, read"),
-            ("depth=5000000000", "u32"),
-            ("op=write..read", "write, read"),
+            ("depth=5000000000", "give 1 to 4294967295"),
+            ("op=write..read", "no number"),
             (
                 "size=1/2/3/4/5/6/7/8/9/10,depth=1/2/3/4/5/6/7/8/9/10,rate=1/2/3/4/5/6/7/8/9/10,threads=1/2/3/4/5/6/7/8/9/10,connections=1/2",
                 "points",

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use super::grid::{count, parse_rate, parse_size};
 use super::units::{Bytes, PerSecond};
 
 /// An operation that is measured.
@@ -66,32 +67,53 @@ pub(crate) enum Completions {
 }
 
 /// A point of the grid. Points have the order of their fields.
-#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 pub(crate) struct Setting {
+    /// The operation
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Op::Write)]
     pub(crate) op: Op,
-    /// The method of commits and flushes.
+    /// How commits and flushes take effect. Without it: the first of these that the server serves
+    #[arg(long, value_enum, value_name = "NAME")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) method: Option<Method>,
-    /// The type of commits and flushes.
+    /// What a commit or a flush ends with. Without it: durable, if the server's memory can be
+    #[arg(long, value_enum, value_name = "NAME")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) flush: Option<Flush>,
-    /// The bytes of each operation.
+    /// The bytes of each operation: a number, with k, m or g for KiB, MiB or GiB
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = parse_size)]
     pub(crate) size: u64,
-    /// The operations in flight on each connection.
+    /// The operations in flight on each connection
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count(u32::MAX))]
     pub(crate) depth: u32,
-    /// The operations that are posted with one doorbell, and complete together.
+    /// The operations that are posted with one doorbell. The last one has a completion
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count(u32::MAX))]
     pub(crate) batch: u32,
+    /// The threads. Each has its own connections
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count(1024))]
     pub(crate) threads: u32,
-    /// The connections of all threads.
+    /// The connections of all threads. Without it: one for each thread
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
     pub(crate) connections: u32,
+    /// How completions are awaited
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Completions::Poll)]
     pub(crate) completions: Completions,
-    /// The intended operations in a second, of all connections. `None`: a closed loop.
+    /// An open loop with so many operations a second, of all connections: a number, with k or m for
+    /// thousands or millions
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rate: Option<f64>,
-    /// The copies that a commit waits for, if it goes to several servers.
+    /// The copies that a commit waits for. Without it: one on each server
+    #[arg(long, value_name = "COUNT", value_parser = count(u32::MAX))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) copies: Option<u32>,
     /// The servers of each commit.
+    #[arg(skip)]
     pub(crate) servers: u32,
 }
 
