@@ -5,25 +5,22 @@ use std::thread;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
-use rpma::commit::Replicas;
-use rpma::{AlignedBuf, Mr, MrUsage, RemoteSlice};
+use rpma::{AlignedBuf, Mr, MrUsage};
 
 use super::Bench;
 use super::job::{End, Job, Order};
 use super::load::{Commits, Copies, Load, Verbs};
 use super::meter::Meter;
 use super::pace::Pace;
-use super::places::{POINTER, Places, stride};
+use super::places::{Places, stride};
 use super::progress;
 use super::result::{Latency, Measured};
-use super::session::writer;
 use super::worker::{Lane, work};
 use crate::args::Span;
 use crate::client::{Result, Stop, failed};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
 use crate::settings::{Op, Setting};
-use crate::wire::FIRST;
 
 /// The result of a point.
 pub(super) struct Done {
@@ -128,9 +125,8 @@ fn drive<L: Load>(
     Ok((job, meter, ended))
 }
 
-/// What a connection of a measurement uses.
 impl Bench {
-    /// A part for each operation in flight.
+    /// The local memory of a connection: a part for each operation in flight.
     pub(super) fn memory(&self, setting: &Setting) -> Result<Mr<AlignedBuf>> {
         let bytes = stride(setting.size).max(64) * u64::from(setting.depth);
         let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST | MrUsage::SEND;
@@ -138,31 +134,8 @@ impl Bench {
         Ok(Mr::reg(&self.peer, memory, usage).map_err(rpma::Error::from)?)
     }
 
-    /// The server's memory for a connection.
+    /// The server's memory of a connection.
     pub(super) fn places(&self, setting: &Setting, lane: u32) -> Result<Places> {
         Ok(Places::new(&self.servers[0].arena, setting, lane)?)
-    }
-
-    /// The offset of a connection's pointer in the server's memory.
-    pub(super) fn pointer_at(lane: u32) -> u64 {
-        FIRST + POINTER * u64::from(lane)
-    }
-
-    pub(super) fn pointer(&self, lane: u32) -> Result<RemoteSlice> {
-        let at = Self::pointer_at(lane);
-        Ok(self.servers[0].arena.slice(at..at + 8)?)
-    }
-
-    /// A set of replicas: one on each server.
-    pub(super) fn replicas(&mut self, setting: &Setting) -> Result<Replicas> {
-        let depth = setting.depth as usize;
-        // A record does not wrap around the ring's end.
-        let ring = 2 * depth * stride(setting.size) as usize;
-        let mut set = Replicas::new(&self.peer, ring, depth)?;
-        for server in &mut self.servers {
-            let writer = writer(server, &self.peer, setting)?;
-            set.add(writer, server.arena).map_err(rpma::Error::from)?;
-        }
-        Ok(set)
     }
 }

@@ -12,7 +12,7 @@ const MOST: u64 = 1024;
 /// Operations begin at cache lines.
 const LINE: u64 = 64;
 /// The pointer of a commit, on a cache line of its own.
-pub(super) const POINTER: u64 = 64;
+const POINTER: u64 = 64;
 
 /// The remote parts of operations that are posted together. They are neighbours.
 #[derive(Clone, Debug)]
@@ -67,6 +67,11 @@ impl Places {
     }
 }
 
+/// The offset of a connection's pointer in the server's memory.
+pub(super) fn pointer_at(lane: u32) -> u64 {
+    FIRST + POINTER * u64::from(lane)
+}
+
 /// The bytes of the server's memory that the operations of a setting need.
 pub(super) fn needed(setting: &Setting) -> u64 {
     first(setting) + group_size(setting) * u64::from(setting.connections)
@@ -75,7 +80,7 @@ pub(super) fn needed(setting: &Setting) -> u64 {
 /// The place of the first group, after the pointers of commits.
 fn first(setting: &Setting) -> u64 {
     match setting.op {
-        Op::Commit => FIRST + POINTER * u64::from(setting.connections),
+        Op::Commit => pointer_at(setting.connections),
         _ => FIRST,
     }
 }

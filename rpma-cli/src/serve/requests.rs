@@ -6,15 +6,11 @@ use rpma::Conn;
 
 use super::line::Line;
 use super::session::Session;
-use super::spin;
 use super::{DIES_AFTER, GUARDED_SEED, Server};
 use crate::args::Fault;
 use crate::bytes::{checksum, pattern};
-use crate::interrupt::Interrupt;
 use crate::problem::{Problem, in_words};
-use crate::wire::{
-    self, Answer, Expect, MOST_ARRIVALS, MOST_BYTES, MOST_LINES, Part, Request, Spin,
-};
+use crate::wire::{self, Answer, Expect, MOST_ARRIVALS, MOST_BYTES, MOST_LINES, Part, Request};
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -164,10 +160,6 @@ impl Server {
             true => Err("the server has waited in vain".to_owned()),
             false => Ok(None),
         }
-    }
-
-    pub(super) fn spin(&mut self, spin: &Spin, interrupt: &Interrupt) -> Result<Answer> {
-        spin::spin(&self.arena, spin, interrupt).map(Answer::Spun)
     }
 
     fn remove_lines(&mut self, is_one: impl Fn(u32) -> bool) {

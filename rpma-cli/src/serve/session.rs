@@ -7,7 +7,7 @@ use rpma::wait::Member;
 use rpma::{Identity, Wc};
 
 use super::line::Line;
-use super::{SILENCE, Server};
+use super::{SILENCE, Server, spin};
 use crate::interrupt::Interrupt;
 use crate::mailbox::Mailbox;
 use crate::problem::Problem;
@@ -95,7 +95,8 @@ impl Server {
         let answer = match &request {
             Request::Spin(spin) => {
                 self.send(&Answer::Spins, out)?;
-                self.spin(spin, interrupt).map(Some)
+                let spun = spin::spin(&self.arena, spin, interrupt);
+                spun.map(|spun| Some(Answer::Spun(spun)))
             }
             request => self.answer(request, false),
         };

@@ -9,7 +9,7 @@ use rpma::{AlignedBuf, Error, Mr, RemoteSlice};
 use super::Load;
 use crate::client::{Result, failed};
 use crate::perf::Bench;
-use crate::perf::places::Places;
+use crate::perf::places::{Places, pointer_at};
 use crate::perf::session::writer;
 use crate::problem::in_words;
 use crate::settings::Setting;
@@ -28,11 +28,12 @@ pub(in crate::perf) struct Commits {
 impl Commits {
     pub(in crate::perf) fn new(bench: &mut Bench, setting: &Setting, lane: u32) -> Result<Self> {
         let writer = writer(&mut bench.servers[0], &bench.peer, setting)?;
+        let at = pointer_at(lane);
         Ok(Self {
             writer,
             local: bench.memory(setting)?,
             places: bench.places(setting, lane)?,
-            pointer: bench.pointer(lane)?,
+            pointer: bench.servers[0].arena.slice(at..at + 8)?,
             in_flight: VecDeque::with_capacity(setting.slots() as usize),
         })
     }

@@ -9,7 +9,8 @@ use rpma::commit::{CommitId, Outcome, Replicas};
 use super::Load;
 use crate::client::{Result, failed};
 use crate::perf::Bench;
-use crate::perf::places::Places;
+use crate::perf::places::{Places, pointer_at, stride};
+use crate::perf::session::writer;
 use crate::settings::Setting;
 
 /// A record and its pointer on each server, for each commit.
@@ -28,12 +29,20 @@ pub(in crate::perf) struct Copies {
 
 impl Copies {
     pub(in crate::perf) fn new(bench: &mut Bench, setting: &Setting, lane: u32) -> Result<Self> {
+        let depth = setting.depth as usize;
+        // A record does not wrap around the ring's end.
+        let ring = 2 * depth * stride(setting.size) as usize;
+        let mut set = Replicas::new(&bench.peer, ring, depth)?;
+        for server in &mut bench.servers {
+            let writer = writer(server, &bench.peer, setting)?;
+            set.add(writer, server.arena).map_err(Error::from)?;
+        }
         Ok(Self {
-            set: bench.replicas(setting)?,
+            set,
             copies: setting.copies.unwrap_or(1) as usize,
             record: vec![0x5a; setting.size as usize],
             places: bench.places(setting, lane)?,
-            pointer: Bench::pointer_at(lane),
+            pointer: pointer_at(lane),
             in_flight: VecDeque::with_capacity(setting.slots() as usize),
         })
     }
