@@ -95,7 +95,7 @@ pub(crate) struct Send {
 }
 
 /// A connection that the client is about to make.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Expect {
     /// Its name in later requests.
     pub(crate) line: u32,
@@ -139,20 +139,22 @@ impl Expect {
 }
 
 /// The private data with which the client asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Asks {
     /// An offer with the [`Tag`] of this connection.
+    #[default]
     Offer,
     /// The bytes of a seed.
     Bytes { len: u32, seed: u64 },
 }
 
 /// How the server answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answers {
     /// It accepts, with its offer.
+    #[default]
     Offer,
     /// It accepts, with the bytes of a seed.
     Accept { len: u32, seed: u64 },

@@ -9,7 +9,7 @@ use super::control::Control;
 use super::stop::{Clock, Result, Stop};
 use crate::args::Endpoint;
 use crate::interrupt::Interrupt;
-use crate::wire::{self, Answer, Answers, Asks, Expect, FIRST, Part, Request, Tag};
+use crate::wire::{self, Answer, Expect, FIRST, Part, Request, Tag};
 
 /// A session with a server.
 pub(crate) struct Session {
@@ -30,13 +30,8 @@ pub(crate) struct Session {
 pub(crate) fn plain(line: u32, fallback: bool) -> Expect {
     Expect {
         line,
-        asks: Asks::Offer,
-        answers: Answers::Offer,
         fallback,
-        keep_alive_ms: None,
-        receives: (0, 0),
-        refills: false,
-        watch: None,
+        ..Expect::default()
     }
 }
 

@@ -101,17 +101,7 @@ impl<'a> Printer<'a> {
     fn csv(&mut self, point: &Point) -> Result<(), Problem> {
         let columns = || COLUMNS.split_whitespace();
         if !std::mem::replace(&mut self.has_head, true) {
-            let unit = |column: &str| {
-                if column.contains("latency/") {
-                    "_ns"
-                } else {
-                    ""
-                }
-            };
-            let name = |column: &str| {
-                let (_, name) = column.rsplit_once('/').unwrap_or(("", column));
-                name.to_owned() + unit(column)
-            };
+            let name = |column: &str| column.rsplit('/').next().unwrap_or_default().to_owned();
             self.out.row(columns().map(name))?;
         }
         let point = serde_json::to_value(point).map_err(not_written)?;

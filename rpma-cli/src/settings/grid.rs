@@ -104,7 +104,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 /// A count of 1 to `most`, with its unit.
-pub(crate) fn count(most: u32) -> impl Fn(&str) -> Result<u32, String> + Clone {
+pub(super) fn count(most: u32) -> impl Fn(&str) -> Result<u32, String> + Clone {
     move |text| match u32::try_from(parse_number(text)?) {
         Ok(count) if (1..=most).contains(&count) => Ok(count),
         _ => Err(format!("give 1 to {most}")),
@@ -206,6 +206,21 @@ mod tests {
         };
         assert_eq!(points, [expected]);
         Ok(())
+    }
+
+    /// Promise: a refused number has its limits, and one that is none is named so.
+    #[test]
+    fn a_wrong_count_has_its_limits() {
+        assert_eq!(count(1024)("1k"), Ok(1024));
+        for (most, text, words) in [
+            (1024, "0", "give 1 to 1024"),
+            (1024, "1025", "give 1 to 1024"),
+            (u32::MAX, "5g", "give 1 to 4294967295"),
+            (u32::MAX, "1.5", "is no number"),
+        ] {
+            let error = count(most)(text).expect_err(text);
+            assert!(error.contains(words), "{error}");
+        }
     }
 
     #[test]

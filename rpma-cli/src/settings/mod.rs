@@ -6,6 +6,6 @@ mod grid;
 mod setting;
 mod units;
 
-pub(crate) use self::grid::{Sweep, count, parse_number, parse_rate, parse_size};
+pub(crate) use self::grid::{Sweep, parse_number, parse_rate, parse_size};
 pub(crate) use self::setting::{Completions, Flush, Method, Op, Setting, USUAL, number};
 pub(crate) use self::units::{Bytes, Nanos, PerSecond};
