@@ -6,8 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use crate::endpoint::Endpoint;
-use crate::perf::Limit;
-use crate::settings::{Setting, Sweep, parse_size};
+use crate::settings::{Limit, Setting, Sweep, parse_size};
 
 /// Look at this host: can a remote flush work here?
 ///

@@ -53,7 +53,8 @@ Example:
 }
 
 impl Cli {
-    /// The definition of the command line.
+    /// The definition of the command line. The cases are known here, and not in [`crate::args`],
+    /// on which they stand.
     pub(crate) fn definition() -> clap::Command {
         let with_names = |arg: Arg| match arg.get_id().as_str() {
             "only" => arg.value_parser(known_case),

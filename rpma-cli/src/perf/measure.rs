@@ -14,13 +14,12 @@ use super::meter::Meter;
 use super::pace::Pace;
 use super::places::{Places, stride};
 use super::progress;
-use super::result::{Latency, Measured};
 use super::worker::{Lane, work};
 use crate::args::Span;
 use crate::client::{Result, Stop, failed};
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
-use crate::settings::{Op, Setting};
+use crate::settings::{Latency, Measured, Op, Setting};
 
 /// The result of a point.
 pub(super) struct Done {

@@ -6,7 +6,6 @@
 
 mod checks;
 mod job;
-mod limit;
 mod load;
 mod measure;
 mod meter;
@@ -27,7 +26,6 @@ mod worker;
 
 use rpma::Peer;
 
-pub(crate) use self::limit::Limit;
 use self::print::Printer;
 use self::result::Point;
 use crate::args::{Endpoint, Measure};

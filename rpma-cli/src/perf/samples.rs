@@ -5,10 +5,10 @@ use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 
-use super::result::{FORMAT, Latency, Measured, Point, VERSION};
+use super::result::{FORMAT, Point, VERSION};
 use crate::args::Ddio;
 use crate::host::{DurableName, Host, Memory};
-use crate::settings::{Completions, Flush, Method, Op, Setting};
+use crate::settings::{Completions, Flush, Latency, Measured, Method, Op, Setting};
 
 /// A write of 64 bytes in a closed loop.
 pub(crate) fn setting() -> Setting {

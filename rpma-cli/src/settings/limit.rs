@@ -2,8 +2,9 @@
 
 use std::str::FromStr;
 
-use super::result::Measured;
-use crate::settings::{Nanos, parse_rate};
+use super::figures::Measured;
+use super::grid::parse_rate;
+use super::units::Nanos;
 
 /// A quantity, and the value above or below which the result is bad.
 #[derive(Clone, Debug)]
@@ -94,7 +95,7 @@ fn number(text: &str) -> Result<f64, String> {
 
 impl Limit {
     /// Why a result is bad. `None` if it is good.
-    pub(super) fn fault(&self, result: &Measured) -> Option<String> {
+    pub(crate) fn fault(&self, result: &Measured) -> Option<String> {
         self.fault_of((self.of)(result))
     }
 
