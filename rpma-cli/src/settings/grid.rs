@@ -112,7 +112,7 @@ pub(super) fn count(most: u32) -> impl Fn(&str) -> Result<u32, String> + Clone {
 }
 
 /// A number that may have `k`, `m` or `g` for 2^10, 2^20 and 2^30.
-pub(crate) fn parse_number(text: &str) -> Result<u64, String> {
+fn parse_number(text: &str) -> Result<u64, String> {
     let lower = text.to_ascii_lowercase();
     let at = lower.find(|c: char| !c.is_ascii_digit());
     let (digits, unit) = lower.split_at(at.unwrap_or(lower.len()));
@@ -131,7 +131,7 @@ pub(crate) fn parse_number(text: &str) -> Result<u64, String> {
 }
 
 /// Operations in a second. It may have `k` or `m` for a thousand and a million.
-pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
+pub(super) fn parse_rate(text: &str) -> Result<f64, String> {
     let lower = text.to_ascii_lowercase();
     let (digits, unit) = match lower.strip_suffix('k') {
         Some(digits) => (digits, 1e3),

@@ -9,7 +9,7 @@ mod setting;
 mod units;
 
 pub(crate) use self::figures::{Latency, Measured};
-pub(crate) use self::grid::{Sweep, parse_number, parse_size};
+pub(crate) use self::grid::{Sweep, parse_size};
 pub(crate) use self::limit::Limit;
 pub(crate) use self::setting::{Completions, Flush, Method, Op, Setting, USUAL, number};
 pub(crate) use self::units::{Bytes, Nanos, PerSecond};
