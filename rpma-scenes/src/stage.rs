@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,11 +122,22 @@ impl<S: Subject> Stage<S> {
         })
     }
 
-    /// Plays a scene with seeds from 1 on.
+    /// Plays a scene with seeds from 1 on: with so many, and with enough for each part of a server.
     pub(crate) fn play(&self, seeds: u64, scene: impl AsyncFn(&World<S>)) {
-        for seed in 1..=seeds {
-            self.play_on(&self.fabric(seed), &scene);
+        let turns = self.turns(1);
+        for seed in 1..turns.end.max(seeds + 1) {
+            self.play_one(seed, &scene);
         }
+    }
+
+    /// Plays a scene with one seed.
+    pub(crate) fn play_one(&self, seed: u64, scene: impl AsyncFn(&World<S>)) {
+        self.play_on(&self.fabric(seed), &scene);
+    }
+
+    /// Seeds from this one on, with which each server has each part.
+    pub(crate) fn turns(&self, first: u64) -> Range<u64> {
+        first..first + self.subject.shape().servers as u64
     }
 
     /// Plays a scene, and ends its hosts. Returns the memories that are left.

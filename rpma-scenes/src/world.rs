@@ -87,6 +87,8 @@ struct Inner<S: Subject> {
     acts: Mutex<Acts>,
     /// The epoch of the last writer.
     epoch: AtomicU64,
+    /// The server with this number has the first part of a scene.
+    turn: usize,
 }
 
 pub(crate) struct World<S: Subject>(Arc<Inner<S>>);
@@ -122,6 +124,10 @@ impl<S: Subject> World<S> {
     ) -> Self {
         let shape = subject.shape();
         let count = memories.map_or(shape.servers, <[_]>::len);
+        // Seeds begin with 1.
+        let turn = fabric
+            .seed()
+            .map_or(0, |seed| seed.saturating_sub(1) as usize);
         let slot = |n: usize| {
             let pmem = |host: &Host| match memories {
                 Some(memories) => host.pmem_filled("log", &memories[n]),
@@ -139,6 +145,7 @@ impl<S: Subject> World<S> {
             platform,
             acts: Mutex::default(),
             epoch: AtomicU64::new(0),
+            turn,
         }))
     }
 
@@ -178,9 +185,18 @@ impl<S: Subject> World<S> {
         &self.0.client
     }
 
-    /// The numbers of all servers of the log, in their order.
-    pub(crate) fn all(&self) -> Vec<usize> {
+    /// The numbers of the servers of the log, in the order of its list.
+    pub(crate) fn list(&self) -> Vec<usize> {
         self.model().servers().to_vec()
+    }
+
+    /// The numbers of all servers of the log. A scene gives each its part by its place here, so that
+    /// by the seed each server has each part.
+    pub(crate) fn all(&self) -> Vec<usize> {
+        let mut all = self.list();
+        let turn = self.0.turn % all.len();
+        all.rotate_left(turn);
+        all
     }
 
     /// The numbers of all hosts of servers: also of those that have no place in the log.
@@ -213,6 +229,11 @@ impl<S: Subject> World<S> {
     /// The first servers, as many as are enough for a new writer.
     pub(crate) fn first(&self) -> Vec<usize> {
         self.all()[..self.0.shape.quorum()].to_vec()
+    }
+
+    /// The server with the last part.
+    pub(crate) fn last_one(&self) -> usize {
+        *self.all().last().expect("a log has a server")
     }
 
     /// The last servers, as many as are enough for a new writer.

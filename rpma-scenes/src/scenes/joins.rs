@@ -162,7 +162,7 @@ async fn counts_again<S: Subject>(world: &World<S>, writer: Writer<S>) {
 /// The last server was away, and has missed records. Its network is slow.
 async fn was_away<S: Subject>(world: &World<S>) -> (usize, Writer<S>) {
     let writer = world.begun().await;
-    let last = world.shape().servers - 1;
+    let last = world.last_one();
     world.kill(last).await;
     for _ in 0..3 {
         writer.append(SHORT).await;
@@ -173,8 +173,8 @@ async fn was_away<S: Subject>(world: &World<S>) -> (usize, Writer<S>) {
 
 fn returns<S: Subject>(stage: &Stage<S>) {
     let (most, step) = (40, stage.extent(5, 1) as usize);
-    for more in (1..most).step_by(step) {
-        stage.play(1, async |world| {
+    for (seed, more) in (1..).zip((1..most).step_by(step)) {
+        stage.play_one(seed, async |world| {
             let (last, writer) = was_away(world).await;
             let load = Load::begin(world, &writer);
             world.start(last).await;
@@ -189,7 +189,7 @@ fn returns<S: Subject>(stage: &Stage<S>) {
 
 fn dies_joining<S: Subject>(stage: &Stage<S>) {
     for nth in 0..stage.extent(3, 40) {
-        stage.play(1, async |world| {
+        stage.play_one(nth + 1, async |world| {
             let (last, writer) = was_away(world).await;
             let load = Load::begin(world, &writer);
             world.start(last).await;
@@ -244,8 +244,10 @@ fn laps_behind<S: Subject>(stage: &Stage<S>) {
         (few, writer)
     };
     let nth = stage.extent(4, 1);
-    stage.cut((5, nth), missed, come_back);
-    stage.cut((6, nth), others, come_back);
+    for seed in stage.turns(5) {
+        stage.cut((seed, nth), missed, come_back);
+        stage.cut((seed, nth), others, come_back);
+    }
 }
 
 /// These servers come back, while nothing is appended.
@@ -284,7 +286,9 @@ fn other_records<S: Subject>(stage: &Stage<S>) {
         writer.append(SHORT).await;
         (all[..few].to_vec(), writer)
     };
-    stage.cut((8, stage.extent(2, 1)), prepare, come_back);
+    for seed in stage.turns(8) {
+        stage.cut((seed, stage.extent(2, 1)), prepare, come_back);
+    }
 }
 
 /// The writer opens the log, and dies so many steps after it has begun to do so. Returns the steps
@@ -303,14 +307,14 @@ async fn opens_and_dies<S: Subject>(world: &World<S>, step: u64) -> u64 {
 /// Plays a scene in which a writer dies, at some of its steps. The later ones come first.
 fn at_steps<S: Subject>(stage: &Stage<S>, count: u64, scene: impl AsyncFn(&World<S>, u64) -> u64) {
     let steps = AtomicUsize::new(0);
-    stage.play(1, async |world| {
+    stage.play_one(1, async |world| {
         let took = scene(world, u64::MAX).await;
         steps.store(took as usize, Ordering::Relaxed);
     });
     let steps = steps.into_inner() as u64;
     for nth in 1..=count {
         let step = steps - (steps - 1) * nth / count;
-        stage.play(1, async |world| {
+        stage.play_one(nth, async |world| {
             scene(world, step).await;
         });
     }
@@ -336,7 +340,7 @@ fn writer_dies<S: Subject>(stage: &Stage<S>) {
 fn writer_dies_replacing<S: Subject>(stage: &Stage<S>) {
     at_steps(stage, stage.extent(12, 200), async |world, step| {
         let writer = world.begun().await;
-        let (all, last) = (world.all(), world.shape().servers - 1);
+        let (all, last) = (world.all(), world.last_one());
         let away = &all[1..1 + world.spare()];
         let others: Vec<_> = all.iter().copied().filter(|n| !away.contains(n)).collect();
         world.only(&others).await;

@@ -92,12 +92,11 @@ fn laps<S: Subject>(stage: &Stage<S>) {
     stage.play(stage.extent(1, 10), async |world| {
         drop(world.begun().await);
         let Shape {
-            longest,
-            records,
-            servers,
-            ..
+            longest, records, ..
         } = *world.shape();
-        world.link(servers - 1).delay(Duration::from_millis(20));
+        world
+            .link(world.last_one())
+            .delay(Duration::from_millis(20));
         // Records of other lengths lie at other places. Short ones begin at most places.
         let [half, most] = [longest / 2, longest * 3 / 4].map(|len| len.max(SHORT));
         for lens in [

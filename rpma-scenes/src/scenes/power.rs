@@ -93,20 +93,21 @@ fn cuts_in_recovery<S: Subject>(stage: &Stage<S>) {
         append_to_few(world, SHORT).await;
         world.only(&world.all()).await;
     };
-    stage.cut((3, stage.extent(8, 1)), prepare, async |world, ()| {
-        world.open().await.append(SHORT).await;
-    });
     // The first servers have a record in the place of a durable one.
-    let prepare = async |world: &World<S>| {
+    let replaced = async |world: &World<S>| {
         append_to_few(world, world.shape().longest).await;
         world.only(&world.last()).await;
         world.open().await.append(SHORT).await;
         world.kill_writers(world.client());
         world.only(&world.all()).await;
     };
-    stage.cut((4, stage.extent(8, 1)), prepare, async |world, ()| {
+    let program = async |world: &World<S>, ()| {
         world.open().await.append(SHORT).await;
-    });
+    };
+    for seed in stage.turns(3) {
+        stage.cut((seed, stage.extent(8, 1)), prepare, program);
+        stage.cut((seed, stage.extent(8, 1)), replaced, program);
+    }
 }
 
 /// Appends until the log is full. Returns the positions of the records.

@@ -74,7 +74,7 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
 /// one.
 async fn begun<S: Subject>(world: &World<S>) -> (Writer<S>, [usize; 2]) {
     let writer = world.begun().await;
-    let (last, new) = (world.shape().servers - 1, world.add_server());
+    let (last, new) = (world.last_one(), world.add_server());
     world.start(new).await;
     (writer, [last, new])
 }
@@ -130,8 +130,8 @@ fn counts_no_more<S: Subject>(stage: &Stage<S>) {
 fn old_list<S: Subject>(stage: &Stage<S>) {
     stage.play(stage.extent(1, 20), async |world| {
         let (writer, [old, new]) = begun(world).await;
-        let before = world.all();
-        let away = &before[1..1 + world.spare()];
+        let (before, all) = (world.list(), world.all());
+        let away = &all[1..1 + world.spare()];
         for n in away {
             world.kill(*n).await;
         }
@@ -155,42 +155,51 @@ const FAR: Duration = Duration::from_millis(100);
 fn slow_change<S: Subject>(stage: &Stage<S>) {
     stage.play(stage.extent(1, 20), async |world| {
         let (writer, [old, new]) = begun(world).await;
-        let before = world.all();
+        let (before, first) = (world.list(), world.all()[0]);
         world.kill(old).await;
-        world.link(0).delay(FAR);
+        world.link(first).delay(FAR);
         writer.replace(old, new).await;
         writer.append(SHORT).await;
         // The first server does not get what is on its way.
-        ends(world, writer, &[0]).await;
-        after_change(world, &before, [old, new]).await;
+        ends(world, writer, &[first]).await;
+        after_change(world, &before, [first, old, new]).await;
     });
 }
 
 /// The first server and the replaced one answer before the new one. Then all do.
-async fn after_change<S: Subject>(world: &World<S>, before: &[usize], [old, new]: [usize; 2]) {
-    world.link(0).delay(Duration::ZERO);
+async fn after_change<S: Subject>(
+    world: &World<S>,
+    before: &[usize],
+    [first, old, new]: [usize; 3],
+) {
+    world.link(first).delay(Duration::ZERO);
     world.link(new).delay(3 * FAR);
-    opens_or_not(world, &[0, old, new], before).await;
+    opens_or_not(world, &[first, old, new], before).await;
     world.link(new).delay(Duration::ZERO);
     world.only(&[before, &[new]].concat()).await;
     world.open().await.append(SHORT).await;
 }
 
-/// Times after the begin of a change: more than it takes.
-fn times<S: Subject>(stage: &Stage<S>, most: u64, short: u64) -> impl Iterator<Item = Duration> {
+/// Times after the begin of a change, each with a seed: more than it takes.
+fn times<S: Subject>(
+    stage: &Stage<S>,
+    most: u64,
+    short: u64,
+) -> impl Iterator<Item = (u64, Duration)> {
     let step = most as usize / stage.extent(short, 100) as usize;
-    (1..most).step_by(step).map(Duration::from_millis)
+    let times = (1..most).step_by(step).map(Duration::from_millis);
+    (1..).zip(times)
 }
 
 fn cut_change<S: Subject>(stage: &Stage<S>) {
     // Half of the time in which servers that are near know of a step, and the first one does not.
-    for (time, is_cut_again) in times(stage, 400, 8).flat_map(|time| [(time, false), (time, true)])
-    {
-        stage.play(1, async |world| {
+    let twice = |(seed, time)| [(seed, time, false), (seed, time, true)];
+    for (seed, time, is_cut_again) in times(stage, 400, 8).flat_map(twice) {
+        stage.play_one(seed, async |world| {
             let (writer, [old, new]) = begun(world).await;
-            let before = world.all();
+            let (before, first) = (world.list(), world.all()[0]);
             world.kill(old).await;
-            world.link(0).delay(FAR);
+            world.link(first).delay(FAR);
             let change = world.spawn(world.client(), {
                 let writer = writer.clone();
                 async move { writer.try_replace(old, new).await }
@@ -204,25 +213,25 @@ fn cut_change<S: Subject>(stage: &Stage<S>) {
                 }
             });
             world.sleep(time).await;
-            ends(world, writer, &[0]).await;
+            ends(world, writer, &[first]).await;
             change.end().await;
             load.end().await;
-            world.start(0).await;
+            world.start(first).await;
             let dies = world.spawn(world.client(), {
                 let world = world.clone();
                 async move {
                     world.sleep(time).await;
                     if is_cut_again {
-                        world.cut(0).await;
+                        world.cut(first).await;
                     }
                 }
             });
             if let Ok(next) = world.try_open(&world.client().clone()).await {
                 let _any = next.try_append(SHORT).await;
-                ends(world, next, &[0]).await;
+                ends(world, next, &[first]).await;
             }
             dies.join().await;
-            after_change(world, &before, [old, new]).await;
+            after_change(world, &before, [first, old, new]).await;
         });
     }
 }
@@ -230,17 +239,19 @@ fn cut_change<S: Subject>(stage: &Stage<S>) {
 fn two_replaced<S: Subject>(stage: &Stage<S>) {
     stage.play(stage.extent(1, 20), async |world| {
         let (writer, [old, new]) = begun(world).await;
-        let (first, other) = (world.all(), world.add_server());
+        let (first, other) = (world.list(), world.add_server());
+        let all = world.all();
         world.start(other).await;
         writer.replace(old, new).await;
-        let second = world.all();
+        let second = world.list();
         writer.append(SHORT).await;
-        writer.replace(1, other).await;
+        writer.replace(all[1], other).await;
         writer.append(SHORT).await;
         ends(world, writer, &[]).await;
         for list in [first, second] {
-            let mut up = vec![1, old];
-            up.extend(&list[2..]);
+            let mut up = list.clone();
+            up.retain(|n| *n != all[0]);
+            up.push(old);
             opens_or_not(world, &up, &list).await;
         }
         world.only(&world.last()).await;
@@ -249,8 +260,8 @@ fn two_replaced<S: Subject>(stage: &Stage<S>) {
 }
 
 fn back_in_change<S: Subject>(stage: &Stage<S>) {
-    for time in times(stage, 400, 4) {
-        stage.play(1, async |world| {
+    for (seed, time) in times(stage, 400, 4) {
+        stage.play_one(seed, async |world| {
             let (writer, [old, new]) = begun(world).await;
             world.kill(old).await;
             writer.append(SHORT).await;
@@ -270,8 +281,8 @@ fn back_in_change<S: Subject>(stage: &Stage<S>) {
 }
 
 fn writer_in_change<S: Subject>(stage: &Stage<S>) {
-    for time in times(stage, 300, 5) {
-        stage.play(1, async |world| {
+    for (seed, time) in times(stage, 300, 5) {
+        stage.play_one(seed, async |world| {
             let (first, [old, new]) = begun(world).await;
             world.link(new).delay(FAR / 5);
             let change = world.spawn(world.client(), async move {
@@ -300,8 +311,7 @@ fn writer_in_change<S: Subject>(stage: &Stage<S>) {
 
 fn cuts_in_change<S: Subject>(stage: &Stage<S>) {
     let prepare = async |world: &World<S>| begun(world).await;
-    let extent = (7, stage.extent(16, 1));
-    stage.cut(extent, prepare, async |world, (writer, [old, new])| {
+    let program = async |world: &World<S>, (writer, [old, new]): (Writer<S>, [usize; 2])| {
         let append = world.spawn(world.client(), {
             let writer = writer.clone();
             async move { writer.append(SHORT).await }
@@ -309,5 +319,8 @@ fn cuts_in_change<S: Subject>(stage: &Stage<S>) {
         writer.replace(old, new).await;
         append.join().await;
         writer.append(SHORT).await;
-    });
+    };
+    for seed in stage.turns(7) {
+        stage.cut((seed, stage.extent(16, 1)), prepare, program);
+    }
 }

@@ -121,35 +121,29 @@ fn newer_writer<S: Subject>(stage: &Stage<S>) {
 }
 
 fn after_unknown<S: Subject>(stage: &Stage<S>) {
-    // Of two records at one position, either the first server's is taken or the last one's.
-    for is_first in [true, false] {
-        stage.play(stage.extent(1, 10), async |world| {
-            let (few, mut all) = (world.few(), world.all());
-            if !is_first {
-                all.reverse();
-            }
-            let (alone, others) = all.split_at(few);
-            let writer = world.begun().await;
-            others.iter().for_each(|n| world.link(*n).partition());
-            let _any = writer.try_append(SHORT).await;
-            alone.iter().for_each(|n| world.link(*n).partition());
-            others.iter().for_each(|n| world.link(*n).heal());
-            world.sleep(RETURNS).await;
-            let _any = writer.try_append(SHORT).await;
-            drop(writer);
-            world.kill_writers(world.client());
-            world.cut_all().await;
-            alone.iter().for_each(|n| world.link(*n).heal());
-            world.only(&all[..world.shape().quorum()]).await;
-            world.open().await.append(SHORT).await;
-        });
-    }
+    stage.play(stage.extent(3, 20), async |world| {
+        let (few, all) = (world.few(), world.all());
+        let (alone, others) = all.split_at(few);
+        let writer = world.begun().await;
+        others.iter().for_each(|n| world.link(*n).partition());
+        let _any = writer.try_append(SHORT).await;
+        alone.iter().for_each(|n| world.link(*n).partition());
+        others.iter().for_each(|n| world.link(*n).heal());
+        world.sleep(RETURNS).await;
+        let _any = writer.try_append(SHORT).await;
+        drop(writer);
+        world.kill_writers(world.client());
+        world.cut_all().await;
+        alone.iter().for_each(|n| world.link(*n).heal());
+        world.only(&all[..world.shape().quorum()]).await;
+        world.open().await.append(SHORT).await;
+    });
 }
 
 fn replaced<S: Subject>(stage: &Stage<S>) {
     stage.play(stage.extent(2, 20), async |world| {
         let writer = world.begun().await;
-        let (all, last) = (world.all(), world.shape().servers - 1);
+        let (all, last) = (world.all(), world.last_one());
         let away = &all[1..1 + world.spare()];
         let others: Vec<_> = all.iter().copied().filter(|n| !away.contains(n)).collect();
         world.only(&others).await;

@@ -43,7 +43,7 @@ pub(crate) const FOUND_BY_SCENE: [(&str, &str); 30] = [
     ("visible", "partition"),
     ("platform", "partition"),
     ("posted", "was-away"),
-    ("tail-ahead", "room"),
+    ("tail-ahead", "laps"),
     ("room-early", "room"),
     ("one-copy", "was-away"),
     ("unknown-is-done", "partition"),
