@@ -9,7 +9,7 @@ use super::Scene;
 use super::servers::append_to_few;
 use crate::exec::Handle;
 use crate::stage::Stage;
-use crate::subject::Ability::{GoesOn, Refills, Returns, Shares, TakesOver, Truncates};
+use crate::subject::Ability::{GoesOn, Refills, Returns, TakesOver, Truncates};
 use crate::subject::{Shape, Subject};
 use crate::world::{RETURNS, World, fail, name};
 use crate::writer::Writer;
@@ -236,7 +236,7 @@ fn laps_behind<S: Subject>(stage: &Stage<S>) {
         (vec![last], writer)
     };
     let others = async |world: &World<S>| {
-        append_to_few(world, world.shape().longest).await;
+        append_to_few(world, &[world.shape().longest]).await;
         world.only(&world.last()).await;
         let writer = world.open().await;
         lap(world, &writer).await;
@@ -259,36 +259,35 @@ async fn come_back<S: Subject>(world: &World<S>, (behind, writer): (Vec<usize>, 
     writer.check().await;
 }
 
+/// The first servers are away, and have so many records that the log lacks.
+async fn have_others<S: Subject>(world: &World<S>, count: usize) -> (Vec<usize>, Writer<S>) {
+    append_to_few(world, &vec![SHORT; count]).await;
+    world.only(&world.last()).await;
+    let writer = world.open().await;
+    writer.append(SHORT).await;
+    (world.all()[..world.few()].to_vec(), writer)
+}
+
 fn other_records<S: Subject>(stage: &Stage<S>) {
-    let count = if stage.subject.shape().lacks(Shares) {
-        1
-    } else {
-        3
-    };
-    let prepare = async |world: &World<S>| {
-        let writer = world.begun().await;
-        let (few, all) = (world.few(), world.all());
-        all[few..].iter().for_each(|n| world.link(*n).partition());
-        let append = |_| {
-            let writer = writer.clone();
-            world.spawn(world.client(), async move {
-                let _any = writer.try_append(SHORT).await;
-            })
-        };
-        for append in Vec::from_iter((0..count).map(append)) {
-            append.join().await;
-        }
-        drop(writer);
-        world.kill_writers(world.client());
-        all[few..].iter().for_each(|n| world.link(*n).heal());
-        world.only(&world.last()).await;
-        let writer = world.open().await;
-        writer.append(SHORT).await;
-        (all[..few].to_vec(), writer)
-    };
+    let prepare = async |world: &World<S>| have_others(world, 3).await;
     for seed in stage.turns(8) {
         stage.cut((seed, stage.extent(2, 1)), prepare, come_back);
     }
+    // The servers count again, and still have some of those records.
+    stage.play(stage.extent(3, 20), async |world| {
+        let (few, writer) = have_others(world, 6).await;
+        come_back(world, (few.clone(), writer.clone())).await;
+        let away = &world.all()[few.len()..][..world.spare()];
+        away.iter().for_each(|n| world.link(*n).partition());
+        writer.append(SHORT).await;
+        drop(writer);
+        world.kill_writers(world.client());
+        world.cut_all().await;
+        away.iter().for_each(|n| world.link(*n).heal());
+        let few = &few[..world.shape().quorum() - away.len()];
+        world.only(&[few, away].concat()).await;
+        world.open().await.append(SHORT).await;
+    });
 }
 
 /// The writer opens the log, and dies so many steps after it has begun to do so. Returns the steps
@@ -323,7 +322,7 @@ fn at_steps<S: Subject>(stage: &Stage<S>, count: u64, scene: impl AsyncFn(&World
 fn writer_dies<S: Subject>(stage: &Stage<S>) {
     at_steps(stage, stage.extent(12, 200), async |world, step| {
         // The first servers have a long record in the place of a shorter one that is durable.
-        append_to_few(world, world.shape().longest).await;
+        append_to_few(world, &[world.shape().longest]).await;
         world.only(&world.last()).await;
         let writer = world.open().await;
         writer.append(world.shape().longest * 3 / 4).await;

@@ -90,12 +90,12 @@ fn joint_cuts<S: Subject>(stage: &Stage<S>) {
 
 fn cuts_in_recovery<S: Subject>(stage: &Stage<S>) {
     let prepare = async |world: &World<S>| {
-        append_to_few(world, SHORT).await;
+        append_to_few(world, &[SHORT]).await;
         world.only(&world.all()).await;
     };
     // The first servers have a record in the place of a durable one.
     let replaced = async |world: &World<S>| {
-        append_to_few(world, world.shape().longest).await;
+        append_to_few(world, &[world.shape().longest]).await;
         world.only(&world.last()).await;
         world.open().await.append(SHORT).await;
         world.kill_writers(world.client());
@@ -167,7 +167,7 @@ fn orders<S: Subject>(stage: &Stage<S>) {
 
 fn orders_of_recovery<S: Subject>(stage: &Stage<S>) {
     let prepare = async |world: &World<S>| {
-        append_to_few(world, SHORT).await;
+        append_to_few(world, &[SHORT]).await;
         world.only(&world.all()).await;
     };
     let extent = (stage.orders(6), stage.extent(16, 8));

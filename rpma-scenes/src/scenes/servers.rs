@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Scene;
 use crate::stage::Stage;
-use crate::subject::Ability::{GoesOn, Refills, Returns};
+use crate::subject::Ability::{GoesOn, Refills, Returns, Shares};
 use crate::subject::{Shape, Subject};
 use crate::world::{RETURNS, World};
 
@@ -53,13 +53,28 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
     ]
 }
 
-/// A writer appends a record that too few servers get, and ends. Its outcome is any. Only the first
-/// servers have it.
-pub(super) async fn append_to_few<S: Subject>(world: &World<S>, len: usize) {
+/// A writer appends records that too few servers get, and ends. Their outcomes are any. Only the
+/// first servers have them.
+pub(super) async fn append_to_few<S: Subject>(world: &World<S>, lens: &[usize]) {
     let writer = world.begun().await;
     let cut_off = &world.all()[world.few()..];
     cut_off.iter().for_each(|n| world.link(*n).partition());
-    let _any = writer.try_append(len).await;
+    if world.shape().lacks(Shares) {
+        for len in lens {
+            let _any = writer.try_append(*len).await;
+        }
+    } else {
+        // At once: a writer may take no record after an unknown one.
+        let appends = lens.iter().map(|len| {
+            let (writer, len) = (writer.clone(), *len);
+            world.spawn(world.client(), async move {
+                let _any = writer.try_append(len).await;
+            })
+        });
+        for append in Vec::from_iter(appends) {
+            append.join().await;
+        }
+    }
     drop(writer);
     world.kill_writers(world.client());
     cut_off.iter().for_each(|n| world.link(*n).heal());
@@ -67,7 +82,7 @@ pub(super) async fn append_to_few<S: Subject>(world: &World<S>, len: usize) {
 
 fn partition<S: Subject>(stage: &Stage<S>) {
     stage.play(stage.extent(2, 20), async |world| {
-        append_to_few(world, SHORT).await;
+        append_to_few(world, &[SHORT]).await;
         world.cut_all().await;
         world.only(&world.last()).await;
         world.open().await.append(SHORT).await;
@@ -76,7 +91,7 @@ fn partition<S: Subject>(stage: &Stage<S>) {
 
 fn unknown_stays<S: Subject>(stage: &Stage<S>) {
     stage.play(stage.extent(3, 20), async |world| {
-        append_to_few(world, SHORT).await;
+        append_to_few(world, &[SHORT]).await;
         world.only(&world.first()).await;
         let writer = world.open().await;
         // At once: the records that it has read are durable.
@@ -107,7 +122,8 @@ fn was_away<S: Subject>(stage: &Stage<S>) {
 
 fn newer_writer<S: Subject>(stage: &Stage<S>) {
     stage.play(stage.extent(2, 20), async |world| {
-        append_to_few(world, world.shape().longest).await;
+        // Several records: the opening of a newer writer may have a position as well.
+        append_to_few(world, &[world.shape().longest; 3]).await;
         world.only(&world.last()).await;
         let writer = world.open().await;
         writer.append(SHORT).await;
