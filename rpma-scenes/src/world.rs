@@ -260,6 +260,12 @@ impl<S: Subject> World<S> {
         }
     }
 
+    pub(crate) fn delay_all(&self, delay: Duration) {
+        self.all()
+            .into_iter()
+            .for_each(|n| self.link(n).delay(delay));
+    }
+
     /// The way back.
     pub(crate) fn link_back(&self, n: usize) -> Way<'_, S> {
         Way {

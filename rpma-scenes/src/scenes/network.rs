@@ -35,29 +35,35 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
 }
 
 fn together<S: Subject>(stage: &Stage<S>) {
-    stage.play(stage.extent(4, 50), async |world| {
-        let writer = world.begun().await;
-        let slow = |delay| world.all().iter().for_each(|n| world.link(*n).delay(delay));
-        // So the others append while a record is on its way.
-        slow(Duration::from_millis(5));
-        let appends = (0..3).map(|_| {
-            let writer = writer.clone();
-            world.spawn(world.client(), async move {
-                for _ in 0..3 {
-                    writer.append(SHORT).await;
-                }
-            })
+    for seed in 1..=stage.extent(4, 50) {
+        stage.play_one(seed, async |world| {
+            let writer = world.begun().await;
+            // So the others append while a record is on its way: at once, or one after the other.
+            world.delay_all(Duration::from_millis(5));
+            let gap = Duration::from_millis((seed - 1) % 4);
+            let appends = (0..3).map(|nth| {
+                world.spawn(world.client(), {
+                    let (world, writer) = (world.clone(), writer.clone());
+                    async move {
+                        for _ in 0..3 {
+                            world.sleep(gap * nth).await;
+                            writer.append(SHORT).await;
+                        }
+                    }
+                })
+            });
+            for append in Vec::from_iter(appends) {
+                append.join().await;
+            }
+            writer.check().await;
+            drop(writer);
+            // At once: what the servers have got is all that they will have.
+            world.kill_writers(world.client());
+            world.delay_all(Duration::ZERO);
+            world.only(&world.last()).await;
+            world.open().await.check().await;
         });
-        for append in Vec::from_iter(appends) {
-            append.join().await;
-        }
-        slow(Duration::ZERO);
-        writer.check().await;
-        drop(writer);
-        world.kill_writers(world.client());
-        world.only(&world.last()).await;
-        world.open().await.check().await;
-    });
+    }
 }
 
 fn late_answer<S: Subject>(stage: &Stage<S>) {

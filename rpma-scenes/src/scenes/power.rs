@@ -73,19 +73,34 @@ fn cuts<S: Subject>(stage: &Stage<S>) {
 }
 
 fn joint_cuts<S: Subject>(stage: &Stage<S>) {
-    let prepare = async |world: &World<S>| world.begun().await;
-    stage.cut((2, stage.extent(8, 1)), prepare, async |world, writer| {
-        let append = |len| {
-            let writer = writer.clone();
-            world.spawn(world.client(), async move {
-                writer.append(len).await;
-            })
+    // At once, or in the middle of the commit of the first one.
+    for (gap, nth) in [(Duration::ZERO, 8), (Duration::from_millis(2), 2)] {
+        let prepare = async |world: &World<S>| {
+            let writer = world.begun().await;
+            if gap > Duration::ZERO {
+                // A log may try its connections after a pause, and its commits wait for that.
+                writer.append(SHORT).await;
+                world.sleep(Duration::from_millis(100)).await;
+                world.delay_all(gap * 5 / 2);
+            }
+            writer
         };
-        let appends = [SHORT, SHORT + 30, world.shape().longest].map(append);
-        for append in appends {
-            append.join().await;
-        }
-    });
+        stage.cut((2, stage.extent(nth, 1)), prepare, async |world, writer| {
+            let append = |(nth, len)| {
+                world.spawn(world.client(), {
+                    let (world, writer) = (world.clone(), writer.clone());
+                    async move {
+                        world.sleep(gap * nth).await;
+                        writer.append(len).await;
+                    }
+                })
+            };
+            let lens = [SHORT, SHORT + 30, world.shape().longest];
+            for append in Vec::from_iter((0..).zip(lens).map(append)) {
+                append.join().await;
+            }
+        });
+    }
 }
 
 fn cuts_in_recovery<S: Subject>(stage: &Stage<S>) {

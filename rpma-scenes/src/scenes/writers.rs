@@ -62,9 +62,7 @@ fn frozen_writer<S: Subject>(stage: &Stage<S>) {
     stage.play(stage.extent(2, 30), async |world| {
         let first = world.begun().await;
         // So its writes are on their way.
-        for n in world.all() {
-            world.link(n).delay(Duration::from_millis(5));
-        }
+        world.delay_all(Duration::from_millis(5));
         let old = world.spawn(world.client(), {
             let (first, world, longest) = (first.clone(), world.clone(), world.shape().longest);
             async move {
