@@ -311,7 +311,12 @@ impl Shared {
     async fn begin(&self, to: Replica, found: &Stored, kind: &Kind) -> Result<Joining, LogError> {
         let fault = self.cfg.fault();
         self.put_again(&to, found).await?;
+        let keeps_count = fault == Fault::KeepsCount && found.header.is_none();
         let has = |state: &State| match state.head.max(found.head) {
+            // Each server was in the set before.
+            _ if keeps_count && state.counters.joins >= state.servers.len() as u64 => {
+                state.committed
+            }
             from if from > state.committed => state.head,
             from => {
                 let (end, shown) = (state.committed, state.committed.min(found.tail.end));

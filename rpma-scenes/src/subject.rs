@@ -231,7 +231,7 @@ pub enum Ability {
     GoesOn,
     /// A server that was away gets the records that it has missed, while the writer goes on.
     Returns,
-    /// A server may come back with empty memory.
+    /// A server may come back with empty memory, to a new writer or to the same one.
     Refills,
     /// Another server takes the place of one, for good: [`Log::replace`].
     Replaces,

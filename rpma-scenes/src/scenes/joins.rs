@@ -31,6 +31,13 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
             play: dies_joining,
         },
         Scene {
+            name: "returns-empty",
+            promise: "A server that comes back under load with empty memory has all records when it counts as a copy \
+                      again.",
+            needs: &[GoesOn, Returns, Refills],
+            play: returns_empty,
+        },
+        Scene {
             name: "laps-behind",
             promise: "A server that is a lap behind may lose its power at any moment while it is brought up to date, \
                       and the log opens with it.",
@@ -206,6 +213,28 @@ fn dies_joining<S: Subject>(stage: &Stage<S>) {
             counts_again(world, writer).await;
         });
     }
+}
+
+fn returns_empty<S: Subject>(stage: &Stage<S>) {
+    stage.play(stage.extent(3, 20), async |world| {
+        let writer = world.begun().await;
+        let last = world.last_one();
+        world.refill(last).await;
+        writer.append(SHORT).await;
+        // No record is forgotten: the server has to get those that it had before as well.
+        let load = world.spawn(world.client(), {
+            let (world, writer) = (world.clone(), writer.clone());
+            async move {
+                for _ in 0..4 {
+                    writer.append(SHORT).await;
+                    world.sleep(Duration::from_millis(7)).await;
+                }
+            }
+        });
+        world.start(last).await;
+        load.join().await;
+        counts_again(world, writer).await;
+    });
 }
 
 /// Appends until the room of the first records was used again. The log keeps as many records as it
