@@ -28,6 +28,8 @@ pub(crate) struct Cuts<S: Subject> {
     world: World<S>,
     pmems: Vec<Pmem>,
     epoch: u64,
+    /// The next writers of the same image begin with another server.
+    shift: usize,
     /// One of so many images is recovered from.
     nth: u64,
     /// All images, and those from which the next writers have recovered.
@@ -46,6 +48,7 @@ impl<S: Subject> Cuts<S> {
             world: world.clone(),
             pmems: world.pmems(),
             epoch: world.last_epoch() + 10,
+            shift: world.fabric().seed().unwrap_or(0) as usize / world.shape().servers,
             nth,
             seen: HashSet::new(),
             passed: HashSet::new(),
@@ -128,9 +131,10 @@ fn recover<S: Subject>(
     let recovery = async {
         // A log without a durable record may be on too few servers yet.
         let has_log = world.model().durable() > 0;
-        opens_before(&world, draw as usize).await;
+        let first = (draw as usize).wrapping_add(cuts.shift);
+        opens_before(&world, first).await;
         for round in 0..2 {
-            let up = world.enough(draw.wrapping_add(round) as usize);
+            let up = world.enough(first.wrapping_add(round));
             world.only(&up).await;
             match world.try_open(&world.client().clone()).await {
                 Ok(writer) => drop(writer),
