@@ -251,6 +251,18 @@ impl<S: Subject> World<S> {
         servers.iter().map(|slot| slot.pmem.clone()).collect()
     }
 
+    /// Where the last record that is durable begins in the memory of a server.
+    pub(crate) fn last_place(&self) -> Option<usize> {
+        let record = self.model().kept().pop()?;
+        let place = |pmem: &Pmem| {
+            let memory = pmem.bytes();
+            memory
+                .windows(record.len())
+                .position(|bytes| bytes == record)
+        };
+        self.pmems().iter().find_map(place)
+    }
+
     /// The way from the usual writer to a server.
     pub(crate) fn link(&self, n: usize) -> Way<'_, S> {
         Way {

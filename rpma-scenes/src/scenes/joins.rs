@@ -368,32 +368,90 @@ fn writer_dies<S: Subject>(stage: &Stage<S>) {
     });
 }
 
+/// A request to a server that is slow takes so long.
+const SLOW: Duration = Duration::from_millis(20);
+
+/// The last server has lost its memory, and others have missed a record that it had. All run. Returns
+/// these servers.
+async fn has_lost<S: Subject>(world: &World<S>, writer: Writer<S>) -> Vec<usize> {
+    let (all, last) = (world.all(), world.last_one());
+    let away = &all[1..1 + world.spare()];
+    let others: Vec<_> = all.iter().copied().filter(|n| !away.contains(n)).collect();
+    world.only(&others).await;
+    writer.append(world.shape().longest).await;
+    drop(writer);
+    world.kill_writers(world.client());
+    world.refill(last).await;
+    // The servers that have missed the record are slower than the empty one.
+    away.iter().for_each(|n| world.link(*n).delay(SLOW));
+    world.only(&all).await;
+    [away, &[last]].concat()
+}
+
+/// Without a server that has the record the log opens with it, or does not open.
+async fn opens_or_not<S: Subject>(world: &World<S>, up: &[usize]) {
+    world.only(up).await;
+    let opened = world.try_open(&world.client().clone()).await;
+    drop(opened);
+    world.kill_writers(world.client());
+    world.only(&world.all()).await;
+    world.open().await.append(SHORT).await;
+}
+
+/// Appends and forgets records until those that are kept lie at the end of their room and at its
+/// beginning, as the memory of a server shows.
+async fn wrap<S: Subject>(world: &World<S>, writer: &Writer<S>) {
+    let Shape {
+        longest, records, ..
+    } = *world.shape();
+    let (mut positions, mut before) = (VecDeque::new(), None);
+    // A log may have room for more than its records.
+    for _ in 0..10 * records {
+        positions.push_back(writer.append(longest).await);
+        if positions.len() > KEPT {
+            writer.truncate(positions[1]).await;
+            positions.pop_front();
+        }
+        let place = world.last_place();
+        if place < before {
+            break;
+        }
+        before = place;
+    }
+}
+
 fn writer_dies_replacing<S: Subject>(stage: &Stage<S>) {
     at_steps(stage, stage.extent(12, 200), async |world, step| {
         let writer = world.begun().await;
-        let (all, last) = (world.all(), world.last_one());
-        let away = &all[1..1 + world.spare()];
-        let others: Vec<_> = all.iter().copied().filter(|n| !away.contains(n)).collect();
-        world.only(&others).await;
-        writer.append(world.shape().longest).await;
-        drop(writer);
-        world.kill_writers(world.client());
-        world.refill(last).await;
-        // The servers that have missed the record are slower than the empty one.
-        for n in away {
-            world.link(*n).delay(Duration::from_millis(20));
-        }
-        world.only(&all).await;
+        let up = has_lost(world, writer).await;
         let steps = opens_and_dies(world, step).await;
-        world.only(&[away, &[last]].concat()).await;
-        // Without a server that has the record it may not open.
-        let opened = world.try_open(&world.client().clone()).await;
-        drop(opened);
-        world.kill_writers(world.client());
-        world.only(&all).await;
-        world.open().await.append(SHORT).await;
+        opens_or_not(world, &up).await;
         steps
     });
+    if stage.subject.shape().lacks(Truncates) {
+        return;
+    }
+    // The empty server gets the records in two parts, and it is slow.
+    for nth in 0..stage.extent(24, 200) {
+        stage.play_one(nth + 1, async |world| {
+            let writer = world.begun().await;
+            wrap(world, &writer).await;
+            let up = has_lost(world, writer).await;
+            world.link(world.last_one()).delay(SLOW);
+            let dies = world.spawn(&world.fabric().host("scene"), {
+                let (world, time) = (world.clone(), SLOW / 2 * nth as u32 + SLOW / 4);
+                async move {
+                    world.sleep(time).await;
+                    world.kill_writers(world.client());
+                }
+            });
+            let opened = world.try_open(&world.client().clone()).await;
+            dies.join().await;
+            drop(opened);
+            world.settle().await;
+            opens_or_not(world, &up).await;
+        });
+    }
 }
 
 fn restarts<S: Subject>(stage: &Stage<S>) {
