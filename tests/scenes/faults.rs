@@ -70,6 +70,13 @@ fn each_scene_finds_a_fault() {
     }
 }
 
+/// Promise: a choice by the order of the servers is found, because each server is away in a run.
+#[test]
+fn a_log_that_takes_the_first_server_is_found() {
+    let report = Suite::new(Sums::TakesFirst).scene("was-away").find();
+    assert!(report.failure().is_some(), "{report}");
+}
+
 /// Promise: no scene before that of the table finds the fault.
 #[test]
 #[ignore = "long: 1 minute"]
@@ -121,7 +128,7 @@ fn the_report_of_damage_has_the_bit() {
 #[test]
 #[should_panic(expected = "not tried, as the log is not able to replace a server")]
 fn a_scene_that_is_not_tried_has_its_reason() {
-    Suite::new(Sums).scene("old-list").run().check();
+    Suite::new(Sums::Right).scene("old-list").run().check();
 }
 
 /// Promise: a log that does not open passes no scene.

@@ -85,7 +85,7 @@ fn rpma_log_keeps_its_promises_on_threads() {
 /// Promise: so does a log without a pointer, whose records are found by their checksums.
 #[test]
 fn a_log_without_a_pointer_keeps_its_promises() {
-    some(|| Sums, &["unknown-stays", "newer-writer", "cuts"]);
+    some(|| Sums::Right, &["unknown-stays", "newer-writer", "cuts"]);
 }
 
 /// Promise: so does the log of the documentation, which has threads, and whose commits the server's
@@ -137,7 +137,7 @@ fn all_everywhere<S: Subject>(subject: S) {
 fn logs_keep_their_promises_everywhere() {
     all_everywhere(OfRpmaLog::right());
     all_everywhere(Blocking(OnThreads(OfRpmaLog::right())));
-    all_everywhere(Sums);
+    all_everywhere(Sums::Right);
     all_everywhere(AwaitedLog);
     all_everywhere(Blocking(SmallLog));
 }

@@ -23,7 +23,11 @@ const SLOTS: usize = 48;
 const LOG: usize = SLOT * SLOTS;
 const LIMIT: Duration = Duration::from_secs(5);
 
-pub(crate) struct Sums;
+pub(crate) enum Sums {
+    Right,
+    /// Of logs with one epoch the first server's is taken, and not the longest one.
+    TakesFirst,
+}
 
 impl scenes::Subject for Sums {
     type Log = Open;
@@ -53,7 +57,7 @@ impl scenes::Subject for Sums {
 
     async fn open(&self, opening: Opening) -> Result<Open> {
         let mut state = State::connect(&opening).await?;
-        state.adopt(opening.epoch).await?;
+        state.adopt(opening.epoch, self).await?;
         Ok(Open(Mutex::new(state)))
     }
 }
@@ -162,9 +166,16 @@ impl State {
     }
 
     /// Goes on from the newest log: enough servers have it, and the mark of this writer.
-    async fn adopt(&mut self, epoch: u64) -> Result<()> {
-        let logs = self.replicas.iter().map(|replica| entries(&replica.found));
-        let newest = logs.max_by_key(|log| (log.last().map_or(0, |last| last.epoch), log.len()));
+    async fn adopt(&mut self, epoch: u64, subject: &Sums) -> Result<()> {
+        let logs = self.replicas.iter().rev();
+        let logs = logs.map(|replica| entries(&replica.found));
+        let newest = logs.max_by_key(|log| {
+            let len = match subject {
+                Sums::Right => log.len(),
+                Sums::TakesFirst => 0,
+            };
+            (log.last().map_or(0, |last| last.epoch), len)
+        });
         self.entries = newest.unwrap_or_default();
         let record = Vec::new();
         self.entries.push(Entry { epoch, record });
