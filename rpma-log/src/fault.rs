@@ -111,6 +111,8 @@ faults! {
     ReadsOldList = "reads-old-list",
     /// A record that waits for the commit before it does not wake the work that commits it.
     LostWakeUp = "lost-wake-up",
+    /// Records that came while a commit was on its way count with it.
+    CountsMore = "counts-more",
     /// A server that comes back with empty memory gets only the records after its return.
     KeepsCount = "keeps-count",
     /// Servers drop the writer before, and let it come back, whatever the epochs are.

@@ -74,6 +74,9 @@ impl Shared {
                 Next::Settle(id) => {
                     let settled = self.settle(id, FOREVER);
                     let settled = unless(settled, self.bell.after(rings)).await;
+                    if self.cfg.fault() == Fault::CountsMore && matches!(settled, Some(Ok(true))) {
+                        self.state.change(|state| state.durable = state.end);
+                    }
                     settled.map_or(Ok(()), |settled| settled.map(drop))
                 }
                 Next::Wait if self.bell.after(rings).await.is_some() => Ok(()),

@@ -39,7 +39,7 @@ pub(crate) const FOUND_BY: [(&str, &str); 21] = [
 ];
 
 /// A fault, and the first scene of the crate `rpma-scenes` that finds it (`tests/scenes`).
-pub(crate) const FOUND_BY_SCENE: [(&str, &str); 31] = [
+pub(crate) const FOUND_BY_SCENE: [(&str, &str); 32] = [
     ("visible", "partition"),
     ("platform", "partition"),
     ("posted", "was-away"),
@@ -66,6 +66,7 @@ pub(crate) const FOUND_BY_SCENE: [(&str, &str); 31] = [
     ("finishes-early", "cut-change"),
     ("list-in-place", "laps-behind"),
     ("lost-wake-up", "together"),
+    ("counts-more", "together"),
     ("keeps-count", "returns-empty"),
     ("drops-only", "frozen-writer"),
     ("keeps-older", "laps"),
