@@ -28,7 +28,7 @@ pub(crate) struct Cuts<S: Subject> {
     world: World<S>,
     pmems: Vec<Pmem>,
     epoch: u64,
-    /// The next writers of the same image begin with another server.
+    /// Of the servers with which the next writers begin.
     shift: usize,
     /// One of so many images is recovered from.
     nth: u64,

@@ -122,7 +122,7 @@ impl<S: Subject> Stage<S> {
         })
     }
 
-    /// Plays a scene with seeds from 1 on: with so many, and with enough for each part of a server.
+    /// Plays a scene with seeds from 1 on: so many, or more for the parts of the servers.
     pub(crate) fn play(&self, seeds: u64, scene: impl AsyncFn(&World<S>)) {
         let turns = self.turns(1);
         for seed in 1..turns.end.max(seeds + 1) {
@@ -130,12 +130,11 @@ impl<S: Subject> Stage<S> {
         }
     }
 
-    /// Plays a scene with one seed.
     pub(crate) fn play_one(&self, seed: u64, scene: impl AsyncFn(&World<S>)) {
         self.play_on(&self.fabric(seed), &scene);
     }
 
-    /// Seeds from this one on, with which each server has each part.
+    /// Seeds from this one on: with them each server has each part.
     pub(crate) fn turns(&self, first: u64) -> Range<u64> {
         first..first + self.subject.shape().servers as u64
     }

@@ -87,7 +87,7 @@ struct Inner<S: Subject> {
     acts: Mutex<Acts>,
     /// The epoch of the last writer.
     epoch: AtomicU64,
-    /// The server with this number has the first part of a scene.
+    /// The place of the first server of [`all`](World::all).
     turn: usize,
 }
 
@@ -185,13 +185,11 @@ impl<S: Subject> World<S> {
         &self.0.client
     }
 
-    /// The numbers of the servers of the log, in the order of its list.
     pub(crate) fn list(&self) -> Vec<usize> {
         self.model().servers().to_vec()
     }
 
-    /// The numbers of all servers of the log. A scene gives each its part by its place here, so that
-    /// by the seed each server has each part.
+    /// The numbers of all servers of the log, turned by the seed: so each has each part of a scene.
     pub(crate) fn all(&self) -> Vec<usize> {
         let mut all = self.list();
         let turn = self.0.turn % all.len();
@@ -231,7 +229,6 @@ impl<S: Subject> World<S> {
         self.all()[..self.0.shape.quorum()].to_vec()
     }
 
-    /// The server with the last part.
     pub(crate) fn last_one(&self) -> usize {
         *self.all().last().expect("a log has a server")
     }
@@ -251,7 +248,7 @@ impl<S: Subject> World<S> {
         servers.iter().map(|slot| slot.pmem.clone()).collect()
     }
 
-    /// Where the last record that is durable begins in the memory of a server.
+    /// Where the last durable record lies in a memory.
     pub(crate) fn last_place(&self) -> Option<usize> {
         let record = self.model().kept().pop()?;
         let place = |pmem: &Pmem| {

@@ -368,11 +368,9 @@ fn writer_dies<S: Subject>(stage: &Stage<S>) {
     });
 }
 
-/// A request to a server that is slow takes so long.
 const SLOW: Duration = Duration::from_millis(20);
 
-/// The last server has lost its memory, and others have missed a record that it had. All run. Returns
-/// these servers.
+/// The last server has empty memory, and others lack a record that it had. Returns all of them.
 async fn has_lost<S: Subject>(world: &World<S>, writer: Writer<S>) -> Vec<usize> {
     let (all, last) = (world.all(), world.last_one());
     let away = &all[1..1 + world.spare()];
@@ -388,9 +386,9 @@ async fn has_lost<S: Subject>(world: &World<S>, writer: Writer<S>) -> Vec<usize>
     [away, &[last]].concat()
 }
 
-/// Without a server that has the record the log opens with it, or does not open.
 async fn opens_or_not<S: Subject>(world: &World<S>, up: &[usize]) {
     world.only(up).await;
+    // Without a server that has the record it may not open.
     let opened = world.try_open(&world.client().clone()).await;
     drop(opened);
     world.kill_writers(world.client());
@@ -398,8 +396,7 @@ async fn opens_or_not<S: Subject>(world: &World<S>, up: &[usize]) {
     world.open().await.append(SHORT).await;
 }
 
-/// Appends and forgets records until those that are kept lie at the end of their room and at its
-/// beginning, as the memory of a server shows.
+/// Appends and forgets records until those that are kept lie on both sides of the end of their room.
 async fn wrap<S: Subject>(world: &World<S>, writer: &Writer<S>) {
     let Shape {
         longest, records, ..

@@ -180,7 +180,7 @@ async fn after_change<S: Subject>(
     world.open().await.append(SHORT).await;
 }
 
-/// Times after the begin of a change, each with a seed: more than it takes.
+/// Times after the begin of a change, with seeds: more than it takes.
 fn times<S: Subject>(
     stage: &Stage<S>,
     most: u64,
