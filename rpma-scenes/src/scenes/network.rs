@@ -57,7 +57,7 @@ fn together<S: Subject>(stage: &Stage<S>) {
             }
             writer.check().await;
             drop(writer);
-            // At once: what the servers have got is all that they will have.
+            // At once, so that no server gets more than it has.
             world.kill_writers(world.client());
             world.delay_all(Duration::ZERO);
             world.only(&world.last()).await;
