@@ -47,40 +47,21 @@ pub(crate) struct Memory {
     /// The operator's word for an adapter.
     pub(crate) ddio: Ddio,
     /// The only declaration that fits this memory.
-    pub(crate) durable: DurableName,
+    #[serde(with = "DurableName")]
+    pub(crate) durable: Durable,
     /// Why it is not registered for persistent flushes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) not_persistent: Option<String>,
 }
 
-/// A [`Durable`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum DurableName {
+/// The names of a [`Durable`] in reports and messages.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Durable", rename_all = "kebab-case")]
+#[non_exhaustive]
+enum DurableName {
     Nothing,
     NativeFlushes,
     DirectWrites,
-}
-
-impl From<Durable> for DurableName {
-    fn from(durable: Durable) -> Self {
-        match durable {
-            Durable::DirectWrites => Self::DirectWrites,
-            Durable::NativeFlushes => Self::NativeFlushes,
-            _ => Self::Nothing,
-        }
-    }
-}
-
-impl Memory {
-    /// The operations that make data durable in it.
-    pub(crate) fn durable(&self) -> Durable {
-        match self.durable {
-            DurableName::Nothing => Durable::Nothing,
-            DurableName::NativeFlushes => Durable::NativeFlushes,
-            DurableName::DirectWrites => Durable::DirectWrites,
-        }
-    }
 }
 
 impl Host {
@@ -213,9 +194,7 @@ impl fmt::Display for Memory {
         write!(
             f,
             "{}, durable by {}; persistence domain: {}",
-            self.kind,
-            self.durable(),
-            self.domain
+            self.kind, self.durable, self.domain
         )?;
         match &self.not_persistent {
             Some(why) => write!(f, "; no persistent flushes: {why}"),
@@ -250,7 +229,7 @@ mod tests {
                 kind: text.into(),
                 domain: format!("{text}: {text}"),
                 ddio: Ddio::On,
-                durable: DurableName::Nothing,
+                durable: Durable::Nothing,
                 not_persistent: some(),
             }),
         }
@@ -287,7 +266,7 @@ mod tests {
                 kind: "device-DAX".into(),
                 domain: "virtio-pmem".into(),
                 ddio: Ddio::Off,
-                durable: DurableName::Nothing,
+                durable: Durable::Nothing,
                 not_persistent: Some(VOLATILE.into()),
             }),
             ..with("")

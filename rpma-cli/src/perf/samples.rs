@@ -4,10 +4,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
+use rpma::Durable;
 
 use super::result::{FORMAT, Point, VERSION};
 use crate::args::Ddio;
-use crate::host::{DurableName, Host, Memory};
+use crate::host::{Host, Memory};
 use crate::settings::{Completions, Flush, Latency, Measured, Method, Op, Setting};
 
 /// A write of 64 bytes in a closed loop.
@@ -66,7 +67,7 @@ pub(super) fn server(device: &str) -> Host {
             kind: "device-DAX of persistent memory".into(),
             domain: "memory and its controller (ADR): the nvdimm driver".into(),
             ddio: Ddio::Off,
-            durable: DurableName::DirectWrites,
+            durable: Durable::DirectWrites,
             not_persistent: None,
         }),
         ..host(device)

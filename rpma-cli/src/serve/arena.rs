@@ -85,7 +85,7 @@ impl Arena {
             kind,
             domain,
             ddio: args.ddio,
-            durable: platform.get_durable().into(),
+            durable: platform.get_durable(),
             not_persistent,
         };
         Ok(Opened {

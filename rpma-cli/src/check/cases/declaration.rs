@@ -15,7 +15,7 @@ fn declaration(bench: &mut Bench) -> Result<String> {
     let Some(memory) = &bench.server.host.memory else {
         return failed("the server does not describe its memory");
     };
-    let known = memory.durable();
+    let known = memory.durable;
     if declared == known {
         Ok(format!("durable by {declared}, in {}", memory.kind))
     } else {
