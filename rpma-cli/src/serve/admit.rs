@@ -2,11 +2,11 @@
 
 use rpma::commit::Method;
 use rpma::wait::Member;
-use rpma::{ConnReq, Offer, Refusal, RefusalCode, Request};
+use rpma::{ConnReq, Identity, Offer, Refusal, RefusalCode, Request};
 
 use super::Server;
 use super::line::{self, Line};
-use super::session::{Session, new_number};
+use super::session::Session;
 use crate::args::Fault;
 use crate::bytes::pattern;
 use crate::mailbox::{self, Mailbox};
@@ -76,7 +76,8 @@ impl Server {
 
     /// Accepts the connection for messages.
     fn begin(&mut self, request: Request, from: String) -> Result<(), Problem> {
-        let number = new_number()?;
+        // The library's instances are random.
+        let number = Identity::new(1, 0)?.instance.max(1);
         self.arena.begin()?;
         let place = self.wait.place();
         let cfg = place.cfg(&self.peer, &mailbox::conn_cfg()?)?;
@@ -196,8 +197,7 @@ impl Server {
     /// Drops a connection, and forgets its requests.
     pub(super) fn drop_line(&mut self, line: Line) {
         if let Some(member) = line.member {
-            self.responder.remove(member);
-            drop(self.wait.remove(member));
+            drop(self.take_conn(member));
         }
     }
 

@@ -36,24 +36,9 @@ macro_rules! of_region {
     };
 }
 
-/// An arena, and what its host declares about it.
-pub(super) struct Opened {
-    pub(super) arena: Arena,
-    pub(super) platform: PeerCfg,
-    pub(super) memory: Memory,
-}
-
-impl Opened {
-    /// Whether the processor of this host makes commits durable here.
-    pub(super) fn serves_commits(&self) -> bool {
-        self.arena.persistent().is_some()
-            && self.memory.not_persistent.is_none()
-            && self.platform.get_processor_persists()
-    }
-}
-
 impl Arena {
-    pub(super) fn open(peer: &Peer, args: &Serve) -> Result<Opened, Problem> {
+    /// Returns the host's declaration and description of the memory as well.
+    pub(super) fn open(peer: &Peer, args: &Serve) -> Result<(Self, PeerCfg, Memory), Problem> {
         let usage = match args.fault {
             Some(Fault::Refuses) => MrUsage::WRITE_DST,
             _ => VOLATILE,
@@ -88,11 +73,7 @@ impl Arena {
             durable: platform.get_durable(),
             not_persistent,
         };
-        Ok(Opened {
-            arena,
-            platform,
-            memory,
-        })
+        Ok((arena, platform, memory))
     }
 
     /// Before a client can write to the memory.

@@ -9,7 +9,7 @@ use rpma::{
 };
 
 use super::arena::Arena;
-use crate::bytes::{checksum, pattern};
+use crate::bytes::checksum;
 use crate::problem::in_words;
 use crate::wire::{ARENA, Arrival, Expect, Part, Send};
 
@@ -19,7 +19,7 @@ pub(crate) const ACK_TIMEOUT: u8 = 14;
 const REQUESTS: u32 = 32;
 const LONGEST_REQUEST: usize = 288;
 /// The `op_context` of the message that fails the queue pair.
-const VANISHES: u64 = u64::MAX;
+pub(super) const VANISHES: u64 = u64::MAX;
 
 /// A connection, and its receives.
 #[derive(Default)]
@@ -161,12 +161,7 @@ impl Line {
         }
     }
 
-    /// Sends the bytes of a seed.
-    pub(super) fn send(&mut self, peer: &Peer, conn: &Conn, send: &Send) -> rpma::Result<()> {
-        self.send_bytes(peer, conn, &pattern(send.seed, send.len as usize), send.imm)
-    }
-
-    pub(super) fn send_bytes(
+    pub(super) fn send(
         &mut self,
         peer: &Peer,
         conn: &Conn,
@@ -213,14 +208,7 @@ impl Line {
         // Bytes 4 to 8 of a request are its number, and those of an answer as well.
         let request = self.message(wc.wr_id(), Some(len))?;
         let answer = [&b"rA\x01\0"[..], request.get(4..8).unwrap_or_default()].concat();
-        let sent = self.send_bytes(peer, conn, &answer, None);
+        let sent = self.send(peer, conn, &answer, None);
         sent.map_err(in_words)
-    }
-
-    /// Sends a message for which the client has no receive. The queue pair fails when the retries
-    /// end, and no event tells the client.
-    pub(super) fn vanish(conn: &Conn) -> rpma::Result<()> {
-        let flags = Flags::COMPLETION_ALWAYS;
-        conn.send(MrSlice::EMPTY, flags, VANISHES).map(drop)
     }
 }

@@ -85,23 +85,26 @@ impl Server {
     pub(crate) fn open(args: &Serve) -> Result<Self, Problem> {
         let addr = &args.addr;
         let peer = Peer::at(&addr.host)?;
-        let opened = Arena::open(&peer, args)?;
+        let (arena, platform, memory) = Arena::open(&peer, args)?;
         let ep = Ep::listen(&peer, &addr.host, addr.port)?;
         let mut wait = Wait::new()?;
         wait.add_ep(ep).map_err(Error::from)?;
         let guarded = Mr::reg(&peer, AlignedBuf::zeroed(GUARDED)?, GUARDED_USAGE);
         let guarded = guarded.map_err(Error::from)?;
         guarded.write_at(0, &pattern(GUARDED_SEED, GUARDED))?;
-        let serves_commits = opened.serves_commits();
+        // The processor of this host makes commits durable there.
+        let serves_commits = arena.persistent().is_some()
+            && memory.not_persistent.is_none()
+            && platform.get_processor_persists();
         let mut host = Host::of(&peer);
-        host.memory = Some(opened.memory);
+        host.memory = Some(memory);
         let mut server = Self {
             session: None,
             wait,
             peer,
-            arena: opened.arena,
+            arena,
             guarded,
-            platform: opened.platform,
+            platform,
             responder: Responder::new(Limits::new(CREDITS, 2, 1 << 20)?),
             serves_commits,
             host,
@@ -144,8 +147,8 @@ impl Server {
         if let Some(happened) = happened {
             self.take(happened, &wcs, interrupt, out)?;
         }
-        self.serve_commits();
-        self.answer_waiting(out)?;
+        self.serve_commits(out)?;
+        self.answer_waiting(interrupt, out)?;
         self.end_silent(out)?;
         Ok(!is_idle)
     }
@@ -171,8 +174,8 @@ impl Server {
                 .iter()
                 .try_for_each(|wc| self.completed(member, wc, interrupt, out)),
             Happened::Event(_, event) if !event.is_end() => Ok(()),
-            Happened::Event(member, ConnEvent::Closed) if self.is_session(member) => {
-                self.end_session("the client has closed it", out)
+            Happened::Event(member, ConnEvent::Closed) => {
+                self.ended(member, "the client has closed it", out)
             }
             Happened::Event(member, event) => self.ended(member, &event.to_string(), out),
             Happened::Failed(_, error) if error.raw_os_error() == Some(NO_DEVICE) => {
@@ -184,12 +187,6 @@ impl Server {
             Happened::Failed(member, error) => self.ended(member, &in_words(error), out),
             _ => Ok(()),
         }
-    }
-
-    /// Whether this is the connection for messages.
-    fn is_session(&self, member: Member) -> bool {
-        let session = self.session.as_ref();
-        session.is_some_and(|session| session.control == member)
     }
 
     fn completed(
@@ -237,15 +234,12 @@ impl Server {
     }
 
     /// Serves the requests of commits that have arrived.
-    fn serve_commits(&mut self) {
+    fn serve_commits(&mut self, out: &mut Output) -> Result<(), Problem> {
         loop {
             match self.responder.turn(|client| self.wait.conn(client)) {
-                Turn::Idle => return,
+                Turn::Idle => return Ok(()),
                 Turn::Misused(client, error) | Turn::Failed(client, error) => {
-                    let session = self.session.as_mut();
-                    if let Some(line) = session.and_then(|session| session.line_of(client)) {
-                        line.end.get_or_insert_with(|| in_words(error));
-                    }
+                    self.ended(client, &in_words(error), out)?;
                 }
                 _ => {}
             }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use rpma::Conn;
+use rpma::{Conn, Flags, MrSlice};
 
-use super::line::Line;
+use super::line::{Line, VANISHES};
 use super::session::Session;
 use super::{DIES_AFTER, GUARDED_SEED, Server};
 use crate::args::Fault;
@@ -38,13 +38,15 @@ impl Server {
             Request::Send(send) => {
                 let (peer, (line, conn)) = (self.peer.clone(), self.line_and_conn(send.line)?);
                 line.check_send(send)?;
-                line.send(&peer, conn, send).map_err(in_words)?;
+                let bytes = pattern(send.seed, send.len as usize);
+                let sent = line.send(&peer, conn, &bytes, send.imm);
+                sent.map_err(in_words)?;
                 Answer::Done
             }
             Request::Arrived { line, first, count } => {
                 return self.arrived(*line, (*first, *count), is_late);
             }
-            Request::Ended { line } => match self.line(*line)?.end.clone() {
+            Request::Ended { line } => match line_of(&mut self.session, *line)?.end.clone() {
                 None if !is_late => return Ok(None),
                 end => Answer::Ended(end),
             },
@@ -127,7 +129,7 @@ impl Server {
         (first, count): (u32, u32),
         is_late: bool,
     ) -> Result<Option<Answer>> {
-        let line = self.line(line)?;
+        let line = line_of(&mut self.session, line)?;
         let (first, count) = (first as usize, count.min(MOST_ARRIVALS) as usize);
         let arrivals = line.arrivals.get(first..).unwrap_or_default();
         let arrivals = &arrivals[..count.min(arrivals.len())];
@@ -141,7 +143,7 @@ impl Server {
     }
 
     fn cut_off(&mut self, number: u32, part: Part) -> Result<Answer> {
-        let member = self.line(number)?.member.take();
+        let member = line_of(&mut self.session, number)?.member.take();
         let conn = member.and_then(|member| self.take_conn(member));
         let conn = conn.ok_or("the connection is gone already")?;
         conn.cut_off().map_err(in_words)?;
@@ -154,7 +156,10 @@ impl Server {
             return Ok(Some(Answer::Done));
         }
         if !std::mem::replace(&mut line.vanishes, true) {
-            Line::vanish(conn).map_err(in_words)?;
+            // The client has no receive for it. The queue pair fails when the retries end, and no
+            // event tells the client.
+            let sent = conn.send(MrSlice::EMPTY, Flags::COMPLETION_ALWAYS, VANISHES);
+            sent.map_err(in_words)?;
         }
         match is_late {
             true => Err("the server has waited in vain".to_owned()),
@@ -175,19 +180,15 @@ impl Server {
         gone.into_values().for_each(|line| self.drop_line(line));
     }
 
-    fn line(&mut self, number: u32) -> Result<&mut Line> {
-        line(&mut self.session, number)
-    }
-
     fn line_and_conn(&mut self, number: u32) -> Result<(&mut Line, &Conn)> {
-        let line = line(&mut self.session, number)?;
+        let line = line_of(&mut self.session, number)?;
         let conn = line.member.and_then(|member| self.wait.conn(member));
         let conn = conn.ok_or("the connection is gone already")?;
         Ok((line, conn))
     }
 }
 
-fn line(session: &mut Option<Session>, number: u32) -> Result<&mut Line> {
+fn line_of(session: &mut Option<Session>, number: u32) -> Result<&mut Line> {
     let session = session.as_mut();
     let line = session.and_then(|session| session.lines.get_mut(&number));
     line.ok_or_else(|| format!("there is no connection {number}"))

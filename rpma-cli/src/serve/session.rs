@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use rpma::Wc;
 use rpma::wait::Member;
-use rpma::{Identity, Wc};
 
 use super::line::Line;
 use super::{SILENCE, Server, spin};
@@ -55,11 +55,6 @@ impl Session {
     }
 }
 
-/// The number of a new session. The library's instances are random.
-pub(super) fn new_number() -> rpma::Result<u64> {
-    Ok(Identity::new(1, 0)?.instance.max(1))
-}
-
 impl Server {
     /// Takes a completion of the connection for messages.
     pub(super) fn message(
@@ -78,47 +73,33 @@ impl Server {
             Ok(None) => Ok(()),
             Ok(Some(request)) => {
                 session.heard = now();
-                session.waiting = None;
-                self.request(request, interrupt, out)
+                session.waiting = Some((request, now() + WAITS));
+                self.count_request()?;
+                self.answer_waiting(interrupt, out)
             }
             Err(error) => self.end_session(&error, out),
         }
     }
 
-    fn request(
+    /// Answers the request that waits, if it can be answered or its time has passed.
+    pub(super) fn answer_waiting(
         &mut self,
-        request: Request,
         interrupt: &Interrupt,
         out: &mut Output,
     ) -> Result<(), Problem> {
-        self.count_request()?;
+        let session = self.session.as_mut();
+        let Some((request, until)) = session.and_then(|session| session.waiting.take()) else {
+            return Ok(());
+        };
         let answer = match &request {
             Request::Spin(spin) => {
                 self.send(&Answer::Spins, out)?;
                 let spun = spin::spin(&self.arena, spin, interrupt);
                 spun.map(|spun| Some(Answer::Spun(spun)))
             }
-            request => self.answer(request, false),
+            request => self.answer(request, now() >= until),
         };
-        match answer {
-            Ok(Some(answer)) => self.send(&answer, out),
-            Ok(None) => {
-                if let Some(session) = &mut self.session {
-                    session.waiting = Some((request, now() + WAITS));
-                }
-                Ok(())
-            }
-            Err(reason) => self.send(&Answer::Cannot(reason), out),
-        }
-    }
-
-    /// Answers the request that waits, if it can be answered or its time has passed.
-    pub(super) fn answer_waiting(&mut self, out: &mut Output) -> Result<(), Problem> {
-        let session = self.session.as_mut();
-        let Some((request, until)) = session.and_then(|session| session.waiting.take()) else {
-            return Ok(());
-        };
-        let answer = match self.answer(&request, now() >= until) {
+        let answer = match answer {
             Ok(None) => {
                 if let Some(session) = &mut self.session {
                     session.waiting = Some((request, until));
