@@ -3,8 +3,8 @@
 use std::ops::{Deref, DerefMut};
 
 use rpma::{
-    AlignedBuf, Conn, ConnCfg, ConnReq, Failure, Flags, FlushType, Mr, MrSlice, MrUsage, Next,
-    Offer, Peer, Posted, RemoteSlice, Wc, WcOpcode, WcSuccess,
+    AlignedBuf, Conn, ConnCfg, Failure, Flags, FlushType, Mr, MrSlice, MrUsage, Peer, Posted,
+    RemoteSlice, Wc, WcOpcode, WcSuccess,
 };
 
 use crate::args::Endpoint;
@@ -46,7 +46,7 @@ impl DerefMut for Bench {
 pub(crate) struct Line {
     pub(crate) conn: Conn,
     pub(crate) number: u32,
-    clock: Clock,
+    pub(crate) clock: Clock,
 }
 
 /// A connection for messages, with the number of the server's receives and their size.
@@ -105,12 +105,7 @@ impl Bench {
     pub(crate) fn line(&mut self, expect: Expect) -> Result<Line> {
         let number = self.next_line();
         let cfg = self.announce(number, expect)?;
-        let data = self.own_offer(number).encode(Offer::CONNECT)?;
-        let req = ConnReq::to_addr(&self.peer, self.addr, &cfg)?;
-        let conn = req.connect(&data).map_err(rpma::Error::from)?;
-        self.wait_established(&conn, number)?;
-        // Applies the server's declaration.
-        conn.offer()?;
+        let conn = self.session.conn(&self.peer, &cfg, number)?;
         self.line_of(conn, number)
     }
 
@@ -229,11 +224,6 @@ impl Line {
     pub(crate) fn wait(&self, posted: Posted) -> Result<Wc> {
         self.clock
             .within(|limit| self.conn.wait_for(posted, limit, |_| {}))
-    }
-
-    /// Waits for completions or an event.
-    pub(crate) fn next(&self, wcs: &mut [Wc]) -> Result<Next> {
-        self.clock.within(|limit| self.conn.next(wcs, limit))
     }
 
     /// Posts a write from this side's memory, which completes only if it fails.

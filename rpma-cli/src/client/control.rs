@@ -18,7 +18,7 @@ use crate::wire::{Answer, Request, Tag};
 const LIMIT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Control {
-    conn: Conn,
+    pub(super) conn: Conn,
     mailbox: Mailbox,
     interrupt: Interrupt,
     server: Endpoint,
@@ -62,11 +62,6 @@ impl Control {
             server: server.clone(),
         };
         Ok((peer, control, offer))
-    }
-
-    /// The server's address, after the look-up of its name.
-    pub(crate) fn peer_addr(&self) -> Result<std::net::SocketAddr> {
-        Ok(self.conn.peer_addr()?)
     }
 
     /// Sends a request, and returns the answer.
@@ -132,9 +127,14 @@ fn offer_of(conn: &Conn, server: &Endpoint) -> Result<Offer> {
 }
 
 pub(crate) fn unreachable(server: &Endpoint, error: &Error) -> Problem {
+    let remedy = match error.raw_os_error() {
+        // On iWARP, TCP refuses the connection.
+        Some(errno) if errno == Errno::CONNREFUSED.raw_os_error() => START,
+        _ => remedy(error).unwrap_or("`rpma doctor` looks at this host"),
+    };
     Problem::new(
         format!("no connection to {server}: {}", reason(error)),
-        remedy(error).unwrap_or("`rpma doctor` looks at this host"),
+        remedy,
     )
 }
 
@@ -142,11 +142,6 @@ fn not_connected(server: &Endpoint, error: &Error) -> Problem {
     match error {
         Error::NotEstablished(event) => refused(server, event),
         Error::TimedOut(_) => no_answer(server),
-        // On iWARP, TCP refuses the connection.
-        error if error.raw_os_error() == Some(Errno::CONNREFUSED.raw_os_error()) => Problem::new(
-            format!("no connection to {server}: {}", reason(error)),
-            START,
-        ),
         error => unreachable(server, error),
     }
 }

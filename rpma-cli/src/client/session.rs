@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use rpma::{Conn, ConnEvent, MrRemote, Offer, Peer};
+use rpma::commit::{Writer, WriterCfg};
+use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, MrRemote, Offer, Peer};
 
 use super::control::Control;
 use super::stop::{Clock, Result, Stop};
@@ -51,7 +52,8 @@ impl Session {
         };
         server.host = server.host.published();
         let session = Self {
-            addr: control.peer_addr()?,
+            // After the look-up of its name.
+            addr: control.conn.peer_addr()?,
             server: *server,
             offer,
             arena,
@@ -102,8 +104,34 @@ impl Session {
         offer
     }
 
+    /// Makes the connection of this number, which was announced.
+    pub(crate) fn conn(&mut self, peer: &Peer, cfg: &ConnCfg, line: u32) -> Result<Conn> {
+        let data = self.own_offer(line).encode(Offer::CONNECT)?;
+        let req = ConnReq::to_addr(peer, self.addr, cfg)?;
+        let conn = req.connect(&data).map_err(rpma::Error::from)?;
+        self.wait_established(&conn, line)?;
+        // Applies the server's declaration.
+        conn.offer()?;
+        Ok(conn)
+    }
+
+    /// Makes a writer on the connection of this number. `base` has the other settings of it.
+    pub(crate) fn writer(
+        &mut self,
+        peer: &Peer,
+        cfg: &WriterCfg,
+        base: &ConnCfg,
+        line: u32,
+    ) -> Result<Writer> {
+        let req = ConnReq::to_addr(peer, self.addr, &cfg.conn_cfg(base)?)?;
+        let asked = Writer::connect(req, cfg, &self.own_offer(line));
+        let asked = asked.map_err(rpma::Error::from)?;
+        self.wait_established(asked.conn(), line)?;
+        Ok(asked.finish()?)
+    }
+
     /// Waits until a connection is established.
-    pub(crate) fn wait_established(&mut self, conn: &Conn, line: u32) -> Result {
+    fn wait_established(&mut self, conn: &Conn, line: u32) -> Result {
         match self.clock.established_or_end(conn)? {
             ConnEvent::Established => Ok(()),
             event => Err(self.not_established(line, &event)),

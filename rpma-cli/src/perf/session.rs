@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rpma::commit::{self, Writer, WriterCfg};
-use rpma::{Conn, ConnCfg, ConnReq, Offer, Peer};
+use rpma::{Conn, ConnCfg, Peer};
 
 use crate::client::{Result, Session, plain};
 use crate::settings::{Flush, Method, Op, Setting};
@@ -17,13 +17,7 @@ pub(super) const RECEIVES: u32 = 2;
 /// A connection for the operations of a setting.
 pub(super) fn conn(server: &mut Session, peer: &Peer, setting: &Setting) -> Result<Conn> {
     let (number, cfg) = (announce(server, setting)?, conn_cfg(setting)?);
-    let req = ConnReq::to_addr(peer, server.addr, &cfg)?;
-    let data = server.own_offer(number).encode(Offer::CONNECT)?;
-    let conn = req.connect(&data).map_err(rpma::Error::from)?;
-    server.clock.restart(LIMIT);
-    server.wait_established(&conn, number)?;
-    conn.apply_remote_peer_cfg(server.offer.platform());
-    Ok(conn)
+    server.conn(peer, &cfg, number)
 }
 
 /// A writer for the commits of a setting.
@@ -34,16 +28,10 @@ pub(super) fn writer(server: &mut Session, peer: &Peer, setting: &Setting) -> Re
     cfg.set_flush_type(flush_type(setting))?
         .set_in_flight(depth)?
         .set_parts(1)?;
-    let conn_cfg = cfg.conn_cfg(&conn_cfg(setting)?)?;
-    let req = ConnReq::to_addr(peer, server.addr, &conn_cfg)?;
-    let asked = Writer::connect(req, &cfg, &server.own_offer(number));
-    let asked = asked.map_err(rpma::Error::from)?;
-    server.clock.restart(LIMIT);
-    server.wait_established(asked.conn(), number)?;
-    Ok(asked.finish()?)
+    server.writer(peer, &cfg, &conn_cfg(setting)?, number)
 }
 
-/// Tells the server that the next connection is for this session.
+/// Tells the server that the next connection is for this session. The limit of making it begins.
 fn announce(server: &mut Session, setting: &Setting) -> Result<u32> {
     let line = server.next_line();
     let receives = match setting.op {
@@ -55,6 +43,7 @@ fn announce(server: &mut Session, setting: &Setting) -> Result<u32> {
         refills: true,
         ..plain(line, setting.method == Some(Method::Reading))
     })?;
+    server.clock.restart(LIMIT);
     Ok(line)
 }
 

@@ -2,10 +2,10 @@
 
 use std::iter;
 
+use rpma::FlushType;
 use rpma::FlushType::{Persistent, Visibility};
 use rpma::commit::Method::{Native, Reading, Server};
 use rpma::commit::{Method, Ticket, Writer, WriterCfg};
-use rpma::{ConnEvent, ConnReq, FlushType};
 
 use super::super::bench::Bench;
 use super::Group;
@@ -66,14 +66,9 @@ fn writer(bench: &mut Bench, method: Method, flush_type: FlushType) -> Result<Wr
     cfg.set_flush_type(flush_type)?
         .set_in_flight(AT_ONCE as u16)?;
     let number = bench.next_line();
-    let conn_cfg = bench.announce(number, plain(0, method != Native))?;
-    let req = ConnReq::to_addr(&bench.peer, bench.addr, &cfg.conn_cfg(&conn_cfg)?)?;
-    let asked = Writer::connect(req, &cfg, &bench.own_offer(number));
-    let asked = asked.map_err(rpma::Error::from)?;
-    match bench.clock.established_or_end(asked.conn())? {
-        ConnEvent::Established => Ok(asked.finish()?),
-        event => Err(bench.not_established(number, &event)),
-    }
+    let base = bench.announce(number, plain(0, method != Native))?;
+    let peer = bench.peer.clone();
+    bench.writer(&peer, &cfg, &base, number)
 }
 
 /// Posts a commit, whose pointer is its number. An earlier commit can be durable some time before

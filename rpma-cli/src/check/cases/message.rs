@@ -154,7 +154,7 @@ impl Line {
     pub(crate) fn receive(&self) -> Result<Wc> {
         loop {
             let mut wcs = [Wc::default()];
-            match self.next(&mut wcs)? {
+            match self.clock.within(|limit| self.conn.next(&mut wcs, limit))? {
                 Next::Completions(_) if wcs[0].posted().is_none() => return Ok(wcs[0]),
                 Next::Completions(_) => {}
                 Next::Event(event) if !event.is_end() => {}
