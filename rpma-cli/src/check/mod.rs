@@ -15,7 +15,7 @@ use self::report::{CaseResult, CheckReport, Verdict};
 use crate::args::{Check, Format};
 use crate::client::{Result as CaseEnd, Stop};
 use crate::facts::published;
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::interrupt::Interrupt;
 use crate::problem::{Problem, one_line};
 use crate::report::{Outcome, Output, ResultFile};
@@ -59,7 +59,9 @@ fn run_cases(
     out: &mut Output,
 ) -> Result<CheckReport, Problem> {
     let mut say = |line: String| if quiet { Ok(()) } else { out.line(line) };
-    report.head().into_iter().try_for_each(&mut say)?;
+    say(format!("rpma check, {}", report.time))?;
+    let hosts = host::lines(&report.client, &[&report.server]);
+    hosts.into_iter().try_for_each(&mut say)?;
     for case in cases {
         let (started, end) = (Instant::now(), run_case(case, bench));
         let (result, detail) = match end {
@@ -85,7 +87,8 @@ fn run_cases(
         say(result.line())?;
         report.add(result);
     }
-    report.finish();
+    let is_good = report.failed == 0 && report.passed > 0 && report.ended_early.is_none();
+    report.result = Outcome::of(is_good);
     say(report.summary())?;
     Ok(report)
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::host::{self, Host};
+use crate::host::Host;
 use crate::report::Outcome;
 use crate::time::utc_now;
 
@@ -10,6 +10,7 @@ use crate::time::utc_now;
 #[derive(Debug, Serialize)]
 pub(crate) struct CheckReport {
     command: &'static str,
+    /// Good, if all cases ran, none failed and some passed.
     pub(crate) result: Outcome,
     /// When it began, in UTC.
     pub(crate) time: String,
@@ -83,12 +84,6 @@ impl CheckReport {
         self.cases.push(result);
     }
 
-    /// The lines before the cases.
-    pub(crate) fn head(&self) -> Vec<String> {
-        let hosts = host::lines(&self.client, &[&self.server]);
-        [vec![format!("rpma check, {}", self.time)], hosts].concat()
-    }
-
     /// The last line.
     pub(crate) fn summary(&self) -> String {
         let counts = format!(
@@ -99,11 +94,5 @@ impl CheckReport {
             Some(reason) => format!("{counts}; the other cases did not run: {reason}"),
             None => counts,
         }
-    }
-
-    /// All cases ran that can. Good, if none failed and some passed.
-    pub(crate) fn finish(&mut self) {
-        let is_good = self.failed == 0 && self.passed > 0 && self.ended_early.is_none();
-        self.result = Outcome::of(is_good);
     }
 }

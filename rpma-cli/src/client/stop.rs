@@ -24,16 +24,6 @@ pub(crate) enum Stop {
     Interrupted,
 }
 
-impl Stop {
-    /// The same, with the name of the step if it failed.
-    pub(crate) fn in_step(self, step: impl FnOnce() -> String) -> Self {
-        match self {
-            Self::Failed(text) => Self::Failed(format!("{}: {text}", step())),
-            other => other,
-        }
-    }
-}
-
 /// For a command that ends with it.
 impl From<Stop> for Problem {
     fn from(stop: Stop) -> Self {
@@ -53,7 +43,10 @@ pub(crate) trait InStep<T> {
 
 impl<T, E: Into<Stop>> InStep<T> for std::result::Result<T, E> {
     fn step(self, step: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|stop| stop.into().in_step(step))
+        self.map_err(|error| match error.into() {
+            Stop::Failed(text) => Stop::Failed(format!("{}: {text}", step())),
+            other => other,
+        })
     }
 }
 

@@ -49,9 +49,19 @@ fn values(bench: &mut Bench, native: bool, shown: u32) -> Result<String> {
         seed: 0x6f72_6465,
     };
     bench.fill(spin.data, shown as usize * usize::from(LAST), 0)?;
-    let spun = spin_while(bench, &spin, |bench| {
-        (1..=LAST).try_for_each(|n| put(bench, &line, &spin, n).step(|| format!("value {n}")))
+    bench.fill_zero(spin.word)?;
+    bench.ask(&Request::Spin(spin), |answer| {
+        (answer == Answer::Spins).then_some(())
     })?;
+    let mut values = 1..=LAST;
+    let written =
+        values.try_for_each(|n| put(bench, &line, &spin, n).step(|| format!("value {n}")));
+    // Even after a failure: the answer comes.
+    let Answer::Spun(spun) = bench.control().answer()? else {
+        return Err(bench.control().over("a wrong answer to a spin"));
+    };
+    written?;
+    judge(&spin, &spun)?;
     let after = if shown == 0 { "" } else { " after flushes" };
     Ok(format!("{LAST} atomic writes{after}, {}", seen(&spun)))
 }
@@ -84,26 +94,6 @@ fn put(bench: &Bench, line: &Line, spin: &Spin, n: u8) -> Result {
     let flushed = line.conn.flush(word, FlushType::Visibility, always, 0)?;
     thread::sleep(PAUSE);
     line.wait(flushed).map(drop)
-}
-
-/// Lets the server look at a word while `write` writes to it, and judges what it saw.
-fn spin_while(
-    bench: &mut Bench,
-    spin: &Spin,
-    write: impl FnOnce(&Bench) -> Result,
-) -> Result<Spun> {
-    bench.fill_zero(spin.word)?;
-    bench.ask(&Request::Spin(*spin), |answer| {
-        (answer == Answer::Spins).then_some(())
-    })?;
-    let written = write(bench);
-    // Even after a failure: the answer comes.
-    let Answer::Spun(spun) = bench.control().answer()? else {
-        return Err(bench.control().over("a wrong answer to a spin"));
-    };
-    written?;
-    judge(spin, &spun)?;
-    Ok(spun)
 }
 
 fn judge(spin: &Spin, spun: &Spun) -> Result {

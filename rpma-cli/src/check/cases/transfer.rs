@@ -58,12 +58,13 @@ fn each(bench: &mut Bench, is_read: bool) -> Result<String> {
             let seed = 2 * count;
             let mut expected = pattern(seed, area(len));
             expected[GUARD + to..][..len].copy_from_slice(&source[GUARD + from..][..len]);
-            let (from_at, to_at) = ((GUARD + from) as u64, (GUARD + to) as u64);
+            let (there, here) = if is_read { (1, seed) } else { (seed, 1) };
+            bench.fill(FIRST, area(len), there)?;
+            bench.put(0, here, area(len))?;
+            let places = (GUARD + from, GUARD + to, len);
             let done = match is_read {
-                true => read(bench, &line, seed, (from_at, to_at, len))
-                    .and_then(|()| bench.compare_local(0, &expected)),
-                false => write(bench, &line, seed, (from_at, to_at, len))
-                    .and_then(|()| bench.compare(FIRST, &expected)),
+                true => read(bench, &line, places).and_then(|()| bench.compare_local(0, &expected)),
+                false => write(bench, &line, places).and_then(|()| bench.compare(FIRST, &expected)),
             };
             done.step(|| {
                 format!("a {operation} of {len} bytes from alignment {from} to {to}, with its neighbours")
@@ -73,22 +74,17 @@ fn each(bench: &mut Bench, is_read: bool) -> Result<String> {
     Ok(format!("{count} {operation}s of {} lengths", LENGTHS.len()))
 }
 
-type Place = (u64, u64, usize);
+/// The offsets of the source and of the destination, and the length.
+type Places = (usize, usize, usize);
 
-fn write(bench: &mut Bench, line: &Line, seed: u64, (from, to, len): Place) -> Result {
-    bench.fill(FIRST, area(len), seed)?;
-    bench.put(0, 1, area(len))?;
-    line.write(bench, from as usize, FIRST + to, len)?;
-    line.show(bench, FIRST + to, len)
+fn write(bench: &Bench, line: &Line, (from, to, len): Places) -> Result {
+    let to = FIRST + to as u64;
+    line.write(bench, from, to, len)?;
+    line.show(bench, to, len)
 }
 
-fn read(bench: &mut Bench, line: &Line, seed: u64, (from, to, len): Place) -> Result {
-    bench.fill(FIRST, area(len), 1)?;
-    bench.put(0, seed, area(len))?;
-    let (dst, src) = (
-        bench.own(to as usize, len)?,
-        bench.remote(FIRST + from, len)?,
-    );
+fn read(bench: &Bench, line: &Line, (from, to, len): Places) -> Result {
+    let (dst, src) = (bench.own(to, len)?, bench.remote(FIRST + from as u64, len)?);
     let posted = line.conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0)?;
     line.wait(posted).map(drop)
 }
