@@ -205,23 +205,12 @@ impl Output {
         file.map_or(Ok(()), |mut file| file.write(&(json + "\n")))
     }
 
-    /// Prints values as CSV, with a head.
+    /// Prints rows of CSV. Those of a type with names of fields have a head.
     pub(crate) fn csv(&mut self, rows: &[impl Serialize]) -> Result<(), Problem> {
-        self.with_csv(|csv| rows.iter().try_for_each(|row| csv.serialize(row)))
-    }
-
-    /// Prints a row of CSV.
-    pub(crate) fn row(&mut self, cells: impl Iterator<Item = String>) -> Result<(), Problem> {
-        self.with_csv(|csv| csv.write_record(cells.map(String::into_bytes)))
-    }
-
-    fn with_csv(
-        &mut self,
-        write: impl FnOnce(&mut csv::Writer<&mut Vec<u8>>) -> csv::Result<()>,
-    ) -> Result<(), Problem> {
         let mut bytes = Vec::new();
         let mut csv = csv::Writer::from_writer(&mut bytes);
-        let written = write(&mut csv).and_then(|()| Ok(csv.flush()?));
+        let written = rows.iter().try_for_each(|row| csv.serialize(row));
+        let written = written.and_then(|()| Ok(csv.flush()?));
         drop(csv);
         written.map_err(|error| unwritten(error.into()))?;
         self.bytes(&bytes)

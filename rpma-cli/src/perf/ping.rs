@@ -2,11 +2,10 @@
 
 use std::time::Instant;
 
-use serde::Serialize;
+use serde_json::json;
 
 use super::Bench;
 use super::measure::measure;
-use super::result::Point;
 use crate::args::{Format, Ping, Span};
 use crate::host;
 use crate::interrupt::Interrupt;
@@ -21,17 +20,6 @@ const SPAN: Span = Span {
     time: 1.0,
     count: None,
 };
-
-/// The report.
-#[derive(Serialize)]
-struct Pinged {
-    command: &'static str,
-    result: Outcome,
-    /// The time until the session with the server had begun, in nanoseconds.
-    connected_ns: u64,
-    /// As a line of `rpma perf`.
-    measured: Point,
-}
 
 /// Connects, and writes and flushes for a second, one at a time.
 pub(crate) fn run(
@@ -76,16 +64,14 @@ pub(crate) fn run(
             out.line(format!("ended early: {why}"))?;
         }
     }
-    let result = match point.ended_early {
-        None => Outcome::Good,
-        Some(_) => Outcome::Bad,
-    };
-    let report = Pinged {
-        command: "ping",
-        result,
-        connected_ns: connected,
-        measured: point,
-    };
+    let result = Outcome::of(point.ended_early.is_none());
+    // `measured` is as a line of `rpma perf`.
+    let report = json!({
+        "command": "ping",
+        "result": result,
+        "connected_ns": connected,
+        "measured": point,
+    });
     out.report(&args.form, file, report, &[latency])?;
     Ok(result)
 }

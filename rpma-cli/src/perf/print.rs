@@ -48,7 +48,7 @@ impl<'a> Printer<'a> {
     }
 
     pub(super) fn point(&mut self, point: &Point) -> Result<(), Problem> {
-        let line = json_line(point)?;
+        let line = serde_json::to_string(point).map_err(not_written)? + "\n";
         if let Some(file) = &mut self.file {
             file.write(&line)?;
         }
@@ -102,7 +102,7 @@ impl<'a> Printer<'a> {
         let columns = || COLUMNS.split_whitespace();
         if !std::mem::replace(&mut self.has_head, true) {
             let name = |column: &str| column.rsplit('/').next().unwrap_or_default().to_owned();
-            self.out.row(columns().map(name))?;
+            self.out.csv(&[columns().map(name).collect::<Vec<_>>()])?;
         }
         let point = serde_json::to_value(point).map_err(not_written)?;
         let cell = |column| match point.pointer(&format!("/{column}")) {
@@ -110,16 +110,12 @@ impl<'a> Printer<'a> {
             Some(Value::String(text)) => text.clone(),
             Some(other) => other.to_string(),
         };
-        self.out.row(columns().map(cell))
+        self.out.csv(&[columns().map(cell).collect::<Vec<_>>()])
     }
 }
 
 fn not_written(error: serde_json::Error) -> Problem {
     Problem::new(format!("a result cannot be written: {error}"), "")
-}
-
-fn json_line(point: &Point) -> Result<String, Problem> {
-    Ok(serde_json::to_string(point).map_err(not_written)? + "\n")
 }
 
 /// The figures first: the settings have other lengths.
