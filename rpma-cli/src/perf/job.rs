@@ -1,4 +1,4 @@
-//! [`Job`]: the work of all threads at one setting, and its [`Clock`].
+//! [`Job`]: the work of all threads at one setting, and the [`Order`] of their operations.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,27 +12,6 @@ const START: Duration = Duration::from_millis(20);
 /// [`Job::stall`] of a measurement.
 const STALL: u64 = 10_000_000_000;
 
-/// The time since the begin of a measurement, in nanoseconds.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Clock(Instant);
-
-impl Clock {
-    /// A clock that is 0 at this time.
-    pub(super) fn from(begin: Instant) -> Self {
-        Self(begin)
-    }
-
-    /// 0 before the begin.
-    pub(super) fn now(self) -> u64 {
-        self.0.elapsed().as_nanos() as u64
-    }
-
-    /// Sleeps until the begin.
-    pub(super) fn wait_for_begin(self) {
-        std::thread::sleep(self.0.saturating_duration_since(Instant::now()));
-    }
-}
-
 /// The end of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
@@ -45,7 +24,7 @@ pub(super) enum End {
 /// The work of all threads.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) clock: Clock,
+    pub(super) begin: Instant,
     /// The operations that are posted, and complete, together.
     pub(super) batch: u64,
     pub(super) warm_up: u64,
@@ -62,7 +41,7 @@ impl Job {
         let nanos = |seconds: f64| (seconds * 1e9) as u64;
         let warm_up = nanos(span.warm_up);
         Self {
-            clock: Clock::from(Instant::now() + START),
+            begin: Instant::now() + START,
             batch: setting.batch.into(),
             warm_up,
             end: match span.count {
@@ -75,6 +54,11 @@ impl Job {
         }
     }
 
+    /// The nanoseconds since the begin. 0 before it.
+    pub(super) fn now(&self) -> u64 {
+        self.begin.elapsed().as_nanos() as u64
+    }
+
     pub(super) fn stops(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -83,12 +67,6 @@ impl Job {
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
-}
-
-/// Why a measurement has ended after [`Job::stall`].
-pub(super) fn stalled(job: &Job) -> String {
-    let seconds = job.stall as f64 / 1e9;
-    format!("no operation has completed for {seconds} s: the server or the network stands still")
 }
 
 /// The numbers of a connection's operations: which one is next, and whether it counts.
@@ -196,14 +174,6 @@ impl Order {
         };
         (from..until).map(move |number| now.saturating_sub(pace.due(number)))
     }
-}
-
-/// The sleep until an operation is due, or until the flags are looked at.
-pub(super) fn sleep_until(due: Option<u64>, now: u64) -> Duration {
-    const LONGEST: Duration = Duration::from_millis(100);
-    due.map_or(LONGEST, |due| {
-        Duration::from_nanos(due.saturating_sub(now)).min(LONGEST)
-    })
 }
 
 #[cfg(test)]

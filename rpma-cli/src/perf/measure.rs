@@ -59,7 +59,7 @@ pub(super) fn measure(
 }
 
 fn result(setting: &Setting, meter: &Meter, job: &Job, is_complete: bool) -> Result<Measured> {
-    let latencies = meter.latencies();
+    let latencies = &meter.latencies;
     let mut bytes = Vec::new();
     let serialized = V2DeflateSerializer::new().serialize(latencies, &mut bytes);
     serialized

@@ -17,7 +17,7 @@ pub(super) fn histogram() -> Histogram<u64> {
 /// What a thread has measured.
 #[derive(Debug)]
 pub(super) struct Meter {
-    latencies: Histogram<u64>,
+    pub(super) latencies: Histogram<u64>,
     /// The operations of the measurement that have completed.
     pub(super) operations: u64,
     /// When the last one completed, in nanoseconds from the begin of the run.
@@ -77,10 +77,6 @@ impl Meter {
         self.last = self.last.max(other.last);
         self.not_begun += other.not_begun;
         self.cpu_ns += other.cpu_ns;
-    }
-
-    pub(super) fn latencies(&self) -> &Histogram<u64> {
-        &self.latencies
     }
 }
 

@@ -50,11 +50,7 @@ pub(crate) fn run(
         checks::fits(point, &bench)?;
     }
     let began = utc_now();
-    let servers: Vec<&Host> = bench
-        .servers
-        .iter()
-        .map(|server| &server.server.host)
-        .collect();
+    let servers: Vec<&Host> = bench.hosts().collect();
     printer.head(&bench.client, &servers)?;
     let mut outcome = Outcome::Good;
     for point in &points {
@@ -103,16 +99,10 @@ struct Bench {
 
 impl Bench {
     fn connect(all: &[Endpoint], interrupt: &Interrupt) -> crate::client::Result<Self> {
-        let Some((first, others)) = all.split_first() else {
-            return Err(Stop::Over(Problem::new(
-                "no server is given",
-                "`rpma perf SERVER`",
-            )));
-        };
-        // The others are reached through the same device.
-        let (peer, first) = Session::begin(None, first, interrupt)?;
+        // The arguments have one server at least. The others are reached through the same device.
+        let (peer, first) = Session::begin(None, &all[0], interrupt)?;
         let mut servers = vec![first];
-        for server in others {
+        for server in &all[1..] {
             servers.push(Session::begin(Some(&peer), server, interrupt)?.1);
         }
         Ok(Self {
@@ -125,12 +115,12 @@ impl Bench {
     /// A setting with the method and the flush that were left open.
     fn completed(&self, setting: Setting) -> Setting {
         let is_native = |host: &Host| host.native_flush && host.native_atomic_write;
-        let hosts = self.servers.iter().map(|server| &server.server.host);
-        let all_native = is_native(&self.client) && { hosts }.all(is_native);
-        match self.servers.first() {
-            Some(server) => checks::completed(setting, &server.offer, all_native),
-            None => setting,
-        }
+        let all_native = is_native(&self.client) && self.hosts().all(is_native);
+        checks::completed(setting, &self.servers[0].offer, all_native)
+    }
+
+    fn hosts(&self) -> impl Iterator<Item = &Host> {
+        self.servers.iter().map(|server| &server.server.host)
     }
 
     fn point(&self, began: &str, setting: Setting, measured: measure::Done) -> Point {
@@ -140,11 +130,7 @@ impl Bench {
             simulated: cfg!(feature = "sim"),
             began: began.to_owned(),
             client: self.client.clone(),
-            servers: self
-                .servers
-                .iter()
-                .map(|server| server.server.host.clone())
-                .collect(),
+            servers: self.hosts().cloned().collect(),
             setting,
             result: measured.result,
             ended_early: measured.ended_early,

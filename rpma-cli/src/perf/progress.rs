@@ -39,7 +39,7 @@ pub(super) fn watch(
         if result.is_err() {
             job.stop();
         }
-        let seconds = job.clock.now() / 1_000_000_000;
+        let seconds = job.now() / 1_000_000_000;
         if is_terminal && seconds > shown {
             shown = seconds;
             show(&format!("{setting}: {seconds} s"));

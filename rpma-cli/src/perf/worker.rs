@@ -1,9 +1,15 @@
 //! The loop of a thread: it begins operations when they are due, and counts their completions.
 
-use super::job::{Begun, Job, Order, Turn, sleep_until, stalled};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::job::{Begun, Job, Order, Turn};
 use super::load::Load;
 use super::meter::Meter;
 use crate::client::{Result, failed};
+
+/// The longest sleep of a thread.
+const LONGEST: Duration = Duration::from_millis(100);
 
 /// A connection of a thread, and its operations in flight.
 pub(super) struct Lane<L> {
@@ -33,7 +39,7 @@ pub(super) fn work<L: Load>(lanes: Vec<Lane<L>>, job: &Job) -> (Meter, Result) {
         meter: Meter::new(),
         moved: 0,
     };
-    job.clock.wait_for_begin();
+    thread::sleep(job.begin.saturating_duration_since(Instant::now()));
     let result = worker.run();
     if result.is_err() {
         job.stop();
@@ -64,18 +70,23 @@ impl<L: Load> Worker<'_, L> {
     fn run(&mut self) -> Result {
         loop {
             let pass = self.pass()?;
-            let now = self.job.clock.now();
+            let now = self.job.now();
             if now >= self.job.warm_up {
                 self.meter.begin();
             }
             if pass.is_over && !pass.in_flight {
-                self.count_not_begun(now);
+                let waited = self.lanes.iter().flat_map(|lane| lane.order.not_begun(now));
+                waited.for_each(|waited| self.meter.not_begun(waited));
                 return Ok(());
             }
             if pass.has_moved || !pass.in_flight {
                 self.moved = now;
             } else if now - self.moved > self.job.stall {
-                return failed(stalled(self.job));
+                let seconds = self.job.stall as f64 / 1e9;
+                return failed(format!(
+                    "no operation has completed for {seconds} s: the server or the network stands \
+                     still"
+                ));
             }
             if !pass.has_moved && self.job.sleeps {
                 self.sleep(pass.due, now)?;
@@ -99,7 +110,7 @@ impl<L: Load> Worker<'_, L> {
         } in &mut self.lanes
         {
             load.poll(&mut |slot| {
-                let now = job.clock.now();
+                let now = job.now();
                 order.completed(begun[slot as usize], now, |latency, count| {
                     self.meter.completed(latency, count, now);
                 });
@@ -107,7 +118,7 @@ impl<L: Load> Worker<'_, L> {
                 pass.has_moved = true;
             })?;
             while let Some(slot) = free.last().copied().filter(|_| !stops) {
-                let now = job.clock.now();
+                let now = job.now();
                 match order.turn(now) {
                     Turn::Over => break,
                     Turn::Later(due) => {
@@ -129,28 +140,23 @@ impl<L: Load> Worker<'_, L> {
         Ok(pass)
     }
 
+    /// Sleeps until an operation is due, or until the flags are looked at.
     fn sleep(&mut self, due: Option<u64>, now: u64) -> Result {
-        let limit = sleep_until(due, now);
+        let until_due = due.map(|due| Duration::from_nanos(due.saturating_sub(now)));
+        let limit = until_due.map_or(LONGEST, |sleep| sleep.min(LONGEST));
         // A thread that sleeps has one connection.
         match self.lanes.first_mut() {
             Some(lane) if !limit.is_zero() => lane.load.sleep(limit),
             _ => Ok(()),
         }
     }
-
-    fn count_not_begun(&mut self, now: u64) {
-        let waited = self.lanes.iter().flat_map(|lane| lane.order.not_begun(now));
-        waited.for_each(|waited| self.meter.not_begun(waited));
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicBool;
-    use std::thread;
-    use std::time::{Duration, Instant};
 
-    use super::super::job::{Clock, End};
+    use super::super::job::End;
     use super::super::pace::Pace;
     use super::*;
     use crate::client::Stop;
@@ -159,7 +165,7 @@ mod tests {
 
     fn job(end: End) -> Job {
         Job {
-            clock: Clock::from(Instant::now()),
+            begin: Instant::now(),
             batch: 1,
             warm_up: 0,
             end,
@@ -242,7 +248,7 @@ mod tests {
         assert!(ended.is_ok(), "{ended:?}");
         assert_eq!(meter.operations + meter.not_begun, 300);
         // Those that were due in its first 60 ms waited for 40 ms at least.
-        let late = meter.latencies().count_between(40 * MS, u64::MAX);
+        let late = meter.latencies.count_between(40 * MS, u64::MAX);
         assert!(late >= 55, "{late}");
     }
 }

@@ -65,9 +65,6 @@ pub(crate) struct Latency {
 
 impl Latency {
     pub(crate) fn of(histogram: &Histogram<u64>) -> Self {
-        if histogram.is_empty() {
-            return Self::default();
-        }
         let at = |quantile| histogram.value_at_quantile(quantile);
         Self {
             least: histogram.min(),

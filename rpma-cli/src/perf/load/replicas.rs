@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use rpma::Error;
-use rpma::commit::{CommitId, Outcome, Replicas};
+use rpma::commit::{CommitId, Replicas};
 
 use super::Load;
 use crate::client::{Result, failed};
@@ -48,16 +48,6 @@ impl Copies {
     }
 }
 
-/// A commit needs so many copies.
-fn check(id: CommitId, outcome: Outcome, wanted: usize) -> Result {
-    match outcome.copies() {
-        copies if copies >= wanted => Ok(()),
-        copies => failed(format!(
-            "{id} has {copies} of {wanted} copies, and can get no more"
-        )),
-    }
-}
-
 impl Load for Copies {
     fn post(&mut self, slot: u32) -> Result<bool> {
         let at = self.places.take().at;
@@ -79,7 +69,12 @@ impl Load for Copies {
             let Some(outcome) = self.set.settled(id, self.copies) else {
                 return Ok(());
             };
-            check(id, outcome, self.copies)?;
+            let (copies, wanted) = (outcome.copies(), self.copies);
+            if copies < wanted {
+                return failed(format!(
+                    "{id} has {copies} of {wanted} copies, and can get no more"
+                ));
+            }
             self.in_flight.pop_front();
             done(slot);
         }

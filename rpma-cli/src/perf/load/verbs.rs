@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rpma::{AlignedBuf, Conn, ConnEvent, Error, Flags, FlushType, Mr, MrSlice, Next, Wc};
+use rpma::{AlignedBuf, Conn, Error, Flags, FlushType, Mr, MrSlice, Next, Wc};
 
 use super::Load;
 use crate::client::{Result, failed};
@@ -134,15 +134,13 @@ impl Load for Verbs {
     fn sleep(&mut self, limit: Duration) -> Result {
         match self.conn.next(&mut self.wcs, limit) {
             Ok(Next::Completions(count)) => self.polled = count,
-            Ok(Next::Event(event)) if event.is_end() => return ended(&event),
+            Ok(Next::Event(event)) if event.is_end() => {
+                return failed(format!("the connection has ended: {event}"));
+            }
             Ok(Next::Event(_notice)) => {}
             Err(Error::TimedOut(_)) => {}
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
-}
-
-fn ended(event: &ConnEvent) -> Result {
-    failed(format!("the connection has ended: {event}"))
 }
