@@ -74,8 +74,8 @@ impl Shared {
                 Next::Settle(id) => {
                     let settled = self.settle(id, FOREVER);
                     let settled = unless(settled, self.bell.after(rings)).await;
-                    if self.cfg.fault() == Fault::CountsMore && matches!(settled, Some(Ok(true))) {
-                        self.state.change(|state| state.durable = state.end);
+                    if self.cfg.fault() == Fault::CountsMore {
+                        self.count_more(&settled);
                     }
                     settled.map_or(Ok(()), |settled| settled.map(drop))
                 }
@@ -85,6 +85,13 @@ impl Shared {
             if let Err(error) = done {
                 return self.end(error);
             }
+        }
+    }
+
+    #[cold]
+    fn count_more(&self, settled: &Option<Result<bool, LogError>>) {
+        if matches!(settled, Some(Ok(true))) {
+            self.state.change(|state| state.durable = state.end);
         }
     }
 
