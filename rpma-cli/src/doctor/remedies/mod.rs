@@ -33,8 +33,8 @@ pub(super) const ABOVE: &str = "its line above has the remedy";
 /// After a good end.
 pub(super) fn try_between_hosts(devices: &[Opened]) -> String {
     let has = |iwarp| devices.iter().any(|device| device.peer.is_iwarp() == iwarp);
-    let tcp = "for iWARP the TCP port of `rpma serve` (7204, unless you give another)";
-    let ports = [(false, "for RoCE the UDP port 4791"), (true, tcp)];
+    let tcp = "the TCP port of `rpma serve` (7204, unless you give another) for iWARP";
+    let ports = [(false, "UDP port 4791 for RoCE"), (true, tcp)];
     let ports = ports.into_iter().filter(|(iwarp, _)| has(*iwarp));
     let ports: Vec<_> = ports.map(|(_, port)| port).collect();
     format!(
