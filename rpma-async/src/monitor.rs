@@ -1,6 +1,6 @@
 //! [`Monitor`]: a value behind a lock, and the tasks that wait for its changes.
 //!
-//! It is for the state of a program: what is appended, committed, acknowledged. A task waits with
+//! It is for the state of a program, such as the end of the acknowledged records. A task waits with
 //! a look at the value, which is repeated after each change. After a look in vain it leaves its
 //! waker under the lock of the value, so no change is missed. Wakers are called in the order in
 //! which the tasks began to wait, and not under the lock. Tasks that wait for a number come after

@@ -109,8 +109,8 @@ impl Bench {
         self.line_of(conn, number)
     }
 
-    /// Tells the server that the next connection is for a case, in the place of one with the same
-    /// number. Returns the settings of this side.
+    /// Announces the next connection to the server: it is for a case, in the place of one with the
+    /// same number. Returns the settings of this side.
     pub(crate) fn announce(&mut self, line: u32, expect: Expect) -> Result<ConnCfg> {
         let fallback = expect.fallback || self.not_native.is_some();
         let mut cfg = conn_cfg(expect.keep_alive_ms, fallback)?;

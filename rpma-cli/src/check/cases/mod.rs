@@ -24,7 +24,7 @@ struct Group {
     cases: &'static [(&'static str, Run)],
 }
 
-/// Returns in words what was done.
+/// Returns its work in words.
 type Run = fn(&mut Bench) -> Result<String>;
 
 /// One of its ways.
