@@ -50,6 +50,11 @@ pub(crate) enum Message {
     Closed {
         to: u32,
     },
+    /// A client that a reject has not reached repeats its request. It waits for the way of the
+    /// reject: repetitions before would be rejected as well.
+    Unheard {
+        client: u32,
+    },
     /// A reject through a TCP stream, with private data.
     Refused {
         client: u32,
@@ -152,6 +157,7 @@ impl State {
                 }
             }
             Message::Closed { to } => self.closed(to),
+            Message::Unheard { client } => self.ask_again(client),
             Message::Refused { client, data } => {
                 if self.has_stage(client, &[Stage::Asked]) {
                     self.rejected(client, self.profiles[self.ids[client].host].rejected, &data);
@@ -238,7 +244,7 @@ impl State {
                 self.rejected(peer, self.profiles[self.ids[peer].host].rejected, data);
             }
         } else {
-            self.ask_again(peer);
+            self.send(number, Message::Unheard { client: peer });
         }
     }
 

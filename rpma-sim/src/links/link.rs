@@ -228,8 +228,8 @@ impl Link {
     ///   `RDMA_CM_EVENT_DISCONNECTED`. Both have the status `-ETIMEDOUT`. A request or a reply may
     ///   arrive and get no answer from the other program. Then the limit is 17 minutes, with a
     ///   partition or without, because the other kernel asks for more time (`CMA_CM_MRA_SETTING`).
-    /// * A reject is sent once. If it is lost, the client asks again, and the listener gets one
-    ///   more request.
+    /// * A reject is sent once. If it is lost, the client asks again when the reject could have
+    ///   arrived, and the listener gets one more request. (The kernel's client asks every 4.3 s.)
     /// * An id that is destroyed sends its message once as well. If a program drops a connection
     ///   during the partition, the peer does not learn of it. The connection stays open there until
     ///   the peer sends a request and gets no answer.
