@@ -33,7 +33,8 @@ pub(crate) fn run(
     if args.list {
         for group in cases.chunk_by(|case, next| case.about == next.about) {
             let names: Vec<_> = group.iter().map(|case| &*case.name).collect();
-            out.line(format!("{}: {}", names.join(", "), group[0].about))?;
+            out.line(&group[0].about)?;
+            out.line(format!("    {}", names.join(", ")))?;
         }
         return Ok(Outcome::Good);
     }
