@@ -113,7 +113,7 @@ enum Object {
     /// A protection domain, a completion queue, a shared receive queue or a queue pair.
     InDevice,
     Channel,
-    /// An address, before there is a device.
+    /// An address. librdmacm opens its device, and makes a protection domain.
     Address,
     /// A post to a queue.
     Post,
@@ -150,7 +150,7 @@ pub(crate) fn of(call: &str, errno: Errno, limits: impl Fn() -> Limits) -> Optio
         (Region, Errno::NOMEM | Errno::PERM) => LOCKED,
         (InDevice, Errno::NOMEM) if limits().locks_freely => NO_ROOM,
         (InDevice, Errno::NOMEM) => LOCKED_OBJECT,
-        (Region | InDevice, Errno::AGAIN) => CGROUP,
+        (Address | Region | InDevice, Errno::AGAIN) => CGROUP,
         (Region | InDevice, Errno::NOSPC) => DEVICE_FULL,
         (Region, Errno::OPNOTSUPP) => ON_DEMAND_PAGING,
         (Region, Errno::FAULT) => NOT_PINNED,
@@ -211,6 +211,7 @@ mod tests {
                 assert_eq!(hint(call, errno, FREE), *DEVICE_REMOVED, "{call}");
             }
         }
+        assert_eq!(hint("rdma_bind_addr", Errno::AGAIN, FREE), *CGROUP);
         for call in ["ibv_post_send", "rdma_get_cm_event", "ibv_req_notify_cq"] {
             assert_eq!(hint(call, Errno::NXIO, FREE), *DEVICE_REMOVED, "{call}");
         }
