@@ -202,10 +202,13 @@ fn region(files: &Files, name: &str) -> Region {
 
 /// `None` for a place that has no namespace: its size is 0.
 fn namespace(files: &Files, name: &str) -> Option<Namespace> {
-    let mode = match &*files.word(format!("{ND}/{name}/mode"))? {
-        "dax" => "devdax",
-        "memory" => "fsdax",
-        "safe" => "sector",
+    let mode = files.word(format!("{ND}/{name}/mode"))?;
+    // While it is disabled, the kernel calls it raw, and its label has the class of its holder.
+    let class = files.word(format!("{ND}/{name}/holder_class"));
+    let mode = match (&*mode, class.as_deref()) {
+        ("dax", _) | ("raw", Some("dax")) => "devdax",
+        ("memory", _) | ("raw", Some("pfn")) => "fsdax",
+        ("safe", _) | ("raw", Some("btt")) => "sector",
         _ => "raw",
     };
     let size = number(files, name, "size").filter(|size| *size > 0)?;

@@ -30,18 +30,7 @@ pub(super) fn remedy(facts: &Facts, wanted: &Wanted<'_>) -> Option<String> {
         ));
     }
     let with_dax = namespaces(facts).find_map(mount_with_dax);
-    with_dax
-        .or_else(|| namespaces(facts).find_map(mount))
-        .or_else(|| enable(facts))
-}
-
-/// Its file system, with its files, comes back.
-fn enable(facts: &Facts) -> Option<String> {
-    let is_off = |of: &&Namespace| of.mode == "fsdax" && !of.is_enabled && !of.is_read_only;
-    let Namespace { name, .. } = facts.pmem.namespaces.iter().find(is_off)?;
-    Some(format!(
-        "{name} is disabled, and may have a file system with files. As root: ndctl enable-namespace {name}"
-    ))
+    with_dax.or_else(|| namespaces(facts).find_map(mount))
 }
 
 /// The option needs a mount of its own: `remount` is refused. Each place counts.
@@ -71,8 +60,8 @@ fn mount(namespace: &Namespace) -> Option<String> {
         .as_ref()
         .filter(|_| namespace.uses.is_empty())?;
     Some(format!(
-        "if /dev/{block} has a file system (ext4 or xfs), name a file on it, after, as root: mount -o dax /dev/{block} \
-         /mnt"
+        "name a file on the file system of /dev/{block} (ext4 or xfs), after, as root: mount -o dax /dev/{block} /mnt. \
+         If it has none, mkfs.xfs /dev/{block} makes one, and DESTROYS other data there"
     ))
 }
 

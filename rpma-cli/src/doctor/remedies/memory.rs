@@ -111,6 +111,13 @@ fn of_used(facts: &Facts) -> Option<String> {
     if let Some(dax) = facts.pmem.in_state(DaxState::SystemRam).next() {
         return Some(from_system_ram(dax));
     }
+    let is_off = |namespace: &&Namespace| !namespace.is_enabled && !namespace.is_read_only;
+    if let Some(Namespace { name, mode, .. }) = namespaces.iter().find(is_off) {
+        return Some(format!(
+            "{name} ({mode}) is disabled, and may have data. As root: ndctl enable-namespace {name}. Then run \
+             `rpma doctor` again"
+        ));
+    }
     if let Some(namespace) = convertible(namespaces) {
         return Some(match namespace.uses.is_empty() {
             true => convert(namespace),

@@ -147,14 +147,10 @@ fn namespaces_have_the_remedies_of_their_modes() {
     for (mode, name) in [("memory", "fsdax"), ("safe", "sector"), ("raw", "raw")] {
         let bound = [("sys/bus/nd/drivers/nd_pmem/holder3.0/", "")];
         of_memory(&[], &[&namespace(mode), &bound], NOT_GIVEN, &convert(name));
-        let disabled = match name {
-            "fsdax" => format!(
-                "namespace3.0 is disabled, and may have a file system with files. As root: ndctl enable-namespace \
-                 namespace3.0. If the RDMA device has no on-demand paging: {}",
-                convert(name)
-            ),
-            _ => convert(name),
-        };
+        let disabled = format!(
+            "namespace3.0 ({name}) is disabled, and may have data. As root: ndctl enable-namespace namespace3.0. Then \
+             run `rpma doctor` again"
+        );
         of_memory(&[], &[&namespace(mode)], NOT_GIVEN, &disabled);
         let read_only = [("sys/bus/nd/devices/region3/read_only", "1")];
         let other = "region3 is read-only, and no program can write to it: use another host, or make it writable in the \
@@ -182,6 +178,9 @@ fn namespaces_have_the_remedies_of_their_modes() {
     // Its driver is not there.
     let enable = "as root: ndctl enable-namespace namespace3.0. It makes a device-DAX";
     of_memory(&[], &[&namespace("dax")], NOT_GIVEN, enable);
+    // After `ndctl disable-namespace` (Linux 6.12), with and without a label that has a class.
+    let class: Tree<'_> = &[("sys/bus/nd/devices/namespace3.0/holder_class", "dax\n")];
+    of_memory(&[], &[&namespace("raw"), class], NOT_GIVEN, enable);
     let disabled = [
         ("sys/bus/nd/devices/region3/available_size", "270532608"),
         ("sys/bus/nd/drivers/nd_region/other/", ""),
@@ -274,7 +273,8 @@ fn files_come_before_the_loss_of_data() {
     );
     of_memory(&[], &[&fsdax(twice)], NOT_GIVEN, &remedy);
     let remedy = or(
-        "if /dev/pmem3 has a file system (ext4 or xfs), name a file on it, after, as root: mount -o dax /dev/pmem3 /mnt",
+        "name a file on the file system of /dev/pmem3 (ext4 or xfs), after, as root: mount -o dax /dev/pmem3 /mnt. If it \
+         has none, mkfs.xfs /dev/pmem3 makes one, and DESTROYS other data there",
         "make a device-DAX out of namespace3.0 (fsdax, 270532608 bytes). THIS DESTROYS its data. As root: ndctl \
          create-namespace --force --reconfig=namespace3.0 --mode=devdax",
     );
