@@ -161,7 +161,7 @@ fn why_not(facts: &Facts, device: &RdmaDevice, tried: &Tried) -> (String, String
         ),
         Some((address, error)) => (
             format!("{name} cannot be opened by its address {address}"),
-            remedies::of_opening(error),
+            remedies::of_opening(error, address, device, facts),
         ),
         None => (
             format!("no address of this host leads to {name}"),

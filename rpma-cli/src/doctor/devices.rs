@@ -11,7 +11,11 @@ const CHECK: &str = "RDMA device";
 pub(super) fn list(facts: &Facts, wanted: Option<&str>) -> Vec<Finding> {
     if facts.devices.is_empty() {
         let remedy = remedies::no_device(facts);
-        return vec![Finding::bad(CHECK, "this host has none", remedy)];
+        let found = match facts.elsewhere() {
+            Some(_) => "this network namespace has none",
+            None => "this host has none",
+        };
+        return vec![Finding::bad(CHECK, found, remedy)];
     }
     let is_wanted = |device: &&RdmaDevice| wanted.is_none_or(|wanted| wanted == device.name);
     let devices = || facts.devices.iter().filter(is_wanted);
@@ -88,11 +92,11 @@ fn interface(interface: &Interface) -> String {
     }
     let state = interface.state.map(|state| format!(" {state}"));
     let mtu = interface.mtu.map(|mtu| format!(" MTU {mtu}"));
-    format!(
-        "{name}{}{}",
-        state.unwrap_or_default(),
-        mtu.unwrap_or_default()
-    )
+    let members = interface.members.as_ref();
+    let members =
+        members.map(|(active, own)| format!(" (through {active}, and {own} is a backup)"));
+    let parts = [state, mtu, members].into_iter().flatten();
+    parts.fold(name.clone(), |text, part| text + &part)
 }
 
 #[cfg(test)]

@@ -72,6 +72,9 @@ pub(crate) struct Interface {
     pub(crate) is_elsewhere: bool,
     #[serde(skip)]
     pub(crate) addresses: Vec<IpAddr>,
+    /// Of a bond: its active member, and another one, which is the device's.
+    #[serde(skip)]
+    pub(crate) members: Option<(String, String)>,
 }
 
 impl RdmaDevice {
@@ -169,8 +172,10 @@ fn port(files: &Files, device: &str, number: u32) -> Port {
     let attribute = |file: &str| files.word(format!("{dir}/{file}"));
     let of_list = |list, file| attribute(file).and_then(|text| word(list, &text));
     let (gids, mut names) = gids(files, &dir);
+    let of_device = interfaces_of_device(files, device, number);
+    let own = of_device.first().cloned();
     if names.is_empty() {
-        names = interfaces_of_device(files, device, number);
+        names = of_device;
     }
     let link_layer = attribute("link_layer");
     let link = |text: String| published::known(published::LINKS, &text).unwrap_or("Unspecified");
@@ -183,7 +188,7 @@ fn port(files: &Files, device: &str, number: u32) -> Port {
         gids,
         interfaces: names
             .into_iter()
-            .map(|name| interface(files, name))
+            .map(|name| interface(files, name, own.as_ref()))
             .collect(),
     }
 }
@@ -222,16 +227,18 @@ fn interfaces_of_device(files: &Files, device: &str, port: u32) -> Vec<String> {
     names
 }
 
-fn interface(files: &Files, name: String) -> Interface {
+fn interface(files: &Files, name: String, member: Option<&String>) -> Interface {
     let attribute = |file: &str| files.word(format!("sys/class/net/{name}/{file}"));
     let addresses = network::addresses(files).into_iter();
     let own = addresses.filter_map(|(ip, of)| (of.as_ref() == Some(&name)).then_some(ip));
+    let members = attribute("bonding/active_slave").zip(member.cloned());
     Interface {
         mtu: attribute("mtu").and_then(|mtu| mtu.parse().ok()),
         state: attribute("operstate").and_then(|text| word(INTERFACE_STATES, &text)),
         is_set_up: network::is_set_up(files, &name),
         is_elsewhere: !files.exists(format!("sys/class/net/{name}")),
         addresses: own.collect(),
+        members: members.filter(|(active, own)| active != own),
         name,
     }
 }

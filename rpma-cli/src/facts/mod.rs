@@ -62,6 +62,9 @@ pub(crate) struct Facts {
     #[serde(skip)]
     pub(crate) user: User,
     pub(crate) locked_memory: LockedMemory,
+    /// Devices, and the `rdma.max` of a control group of this process that limits each.
+    #[serde(skip)]
+    pub(crate) rdma_max: Vec<(String, String)>,
     /// The persistent memory.
     pub(crate) pmem: Pmem,
     /// The container that this process is in.
@@ -87,6 +90,7 @@ impl Facts {
             providers: drivers::providers(&files),
             user: system::user(&files),
             locked_memory: system::locked_memory(&files),
+            rdma_max: system::rdma_max(&files),
             pmem: pmem::read(&files),
             container: containers::container(&files),
         }
@@ -97,6 +101,16 @@ impl Facts {
         let provider = drivers::provider(device.driver?)?;
         let is_installed = self.providers.iter().any(|name| name == provider);
         (!is_installed).then_some(provider)
+    }
+
+    /// A device of another network namespace, where devices are not shared: sysfs hides it, and its
+    /// file refuses this process.
+    pub(crate) fn elsewhere(&self) -> Option<&str> {
+        self.nodes.iter().find_map(|node| {
+            let name = node.device.as_deref()?;
+            let is_refused = matches!(node.access, Access::Refused { by_rule: true, .. });
+            (is_refused && self.device(name).is_none()).then_some(name)
+        })
     }
 
     pub(crate) fn device(&self, name: &str) -> Option<&RdmaDevice> {

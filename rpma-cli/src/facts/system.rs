@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -99,6 +100,27 @@ fn may_lock(files: &Files) -> bool {
     let digits = lines.find_map(|line| Some(line.strip_prefix("CapEff:")?.trim().to_owned()));
     let effective = digits.and_then(|digits| u64::from_str_radix(&digits, 16).ok());
     effective.is_some_and(|effective| effective >> 14 & 1 == 1)
+}
+
+/// The limits of the control groups of this process, the nearest first. A line is
+/// `mlx5_0 hca_handle=4 hca_object=max`.
+pub(super) fn rdma_max(files: &Files) -> Vec<(String, String)> {
+    let mut lines = files.lines("proc/self/cgroup").into_iter().flatten();
+    let own = lines.find_map(|line| Some(line.strip_prefix("0::/")?.to_owned()));
+    let own = own.map(|own| format!("sys/fs/cgroup/{own}"));
+    let groups = own.iter().flat_map(|own| Path::new(own).ancestors());
+    let files_of = groups.map(|group| group.join("rdma.max").display().to_string());
+    let limits = files_of.flat_map(|path| {
+        let lines = files.lines(&path).into_iter().flatten();
+        let device = |line: String| {
+            let (name, limits) = line.split_once(' ')?;
+            let mut limits = limits.split_whitespace();
+            let is_limited = limits.any(|limit| !limit.ends_with("=max"));
+            is_limited.then(|| (name.to_owned(), format!("/{path}")))
+        };
+        lines.filter_map(device).collect::<Vec<_>>()
+    });
+    limits.collect()
 }
 
 /// The user of this process.

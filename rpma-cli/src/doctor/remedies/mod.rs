@@ -18,7 +18,7 @@ pub(super) use self::files::file_with_size;
 pub(super) use self::memory::{Wanted, other_memory};
 pub(super) use self::ports::{inactive, no_address};
 use super::opened::Opened;
-use crate::facts::{Access, Adapter, Facts, ModuleState, Node};
+use crate::facts::{Access, Adapter, Facts, ModuleState, Node, RdmaDevice};
 use crate::problem;
 pub(super) use crate::problem::reason;
 
@@ -78,8 +78,25 @@ pub(super) const PROVIDERS: &str = "install rdma-core's providers: ibverbs-provi
                                     --reinstall, dnf reinstall)";
 
 /// For an address of a device that does not open it.
-pub(super) fn of_opening(error: &Error) -> String {
-    if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) {
+pub(super) fn of_opening(
+    error: &Error,
+    address: &str,
+    device: &RdmaDevice,
+    facts: &Facts,
+) -> String {
+    let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
+    let mut limits = facts.rdma_max.iter();
+    let limit = limits.find(|(name, _)| *name == device.name);
+    if let Some((name, path)) = limit.filter(|_| is(Errno::AGAIN) || is(Errno::NODEV)) {
+        return format!(
+            "a control group limits the objects on {name}: end programs of it that have some (rdma.current beside \
+             {path} counts them), or, as root: echo '{name} hca_handle=max hca_object=max' > {path}"
+        );
+    }
+    if is(Errno::NODEV) {
+        if let Some(remedy) = ports::other_member(device, address) {
+            return remedy;
+        }
         return format!(
             "the kernel has this device, and rdma-core does not know it: a warning of `ibv_devices` names the cause. \
              For a provider that is missing or of another version, {PROVIDERS}"
@@ -95,6 +112,9 @@ pub(super) fn no_device(facts: &Facts) -> String {
             "if the host of the container has an RDMA device: {}. If not, {PAGE} has the ways to one",
             give(container, facts)
         );
+    }
+    if facts.elsewhere().is_some() {
+        return ABOVE.into();
     }
     if let Some(adapter) = &facts.adapter {
         return without_device(adapter, facts);
@@ -147,11 +167,23 @@ fn without_device(adapter: &Adapter, facts: &Facts) -> String {
     format!("{interface} is an adapter, and {remedy}")
 }
 
+/// The first process of the host is usually where the device is.
+fn in_other_namespace(device: &str) -> String {
+    format!(
+        "{device} belongs to another network namespace, and this kernel does not share devices (`rdma system`). As root: \
+         nsenter -t 1 -n rdma dev set {device} netns NAME, with the name of this namespace (`ip netns identify $$`); or \
+         run rpma there: nsenter -t 1 -n rpma doctor"
+    )
+}
+
 /// For a device file that this process cannot use.
 pub(super) fn node(node: &Node, facts: &Facts) -> String {
-    match &node.access {
-        Access::Refused { by_rule, .. } => refused_node(&node.path, *by_rule, facts),
-        Access::Usable | Access::Missing => missing_node(&node.path, facts),
+    let Access::Refused { by_rule, .. } = node.access else {
+        return missing_node(&node.path, facts);
+    };
+    match (facts.elsewhere(), facts.container) {
+        (Some(name), None) if node.device.as_deref() == Some(name) => in_other_namespace(name),
+        _ => refused_node(&node.path, by_rule, facts),
     }
 }
 

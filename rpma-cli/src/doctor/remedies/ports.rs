@@ -1,7 +1,7 @@
 //! The remedies for ports and their network interfaces, by their states.
 
 use super::{LOG, give_network, or_other_kernel};
-use crate::facts::{Container, Facts, Interface, Port, RdmaDevice};
+use crate::facts::{Container, Facts, Interface, Port, RdmaDevice, parse_address};
 
 /// The port that becomes active by the least work: its network needs a manager, or it is off. A cable is
 /// more.
@@ -66,6 +66,21 @@ fn elsewhere(interface: &Interface, container: Option<Container>) -> String {
              doctor)"
         ),
     }
+}
+
+/// For an address of a bond that sends through another member than the device's. The kernel gives such
+/// an address to no device.
+pub(super) fn other_member(device: &RdmaDevice, address: &str) -> Option<String> {
+    let ip = parse_address(address)?;
+    let mut interfaces = device.interfaces();
+    let bond = interfaces.find(|of| of.members.is_some() && of.addresses.contains(&ip))?;
+    let (active, own) = bond.members.as_ref()?;
+    Some(format!(
+        "{name} sends through {active}, and {own} of {device} is a backup. As root, until the next change: ip link set \
+         {name} type bond active_slave {own}. For ever, set `primary {own}` in the bond's configuration",
+        name = bond.name,
+        device = device.name
+    ))
 }
 
 /// For a device with an active port that no address leads to.

@@ -271,3 +271,32 @@ fn a_port_that_needs_no_cable_comes_first() {
         "{found}"
     );
 }
+
+/// Promise: a device that the kernel keeps for another network namespace is not taken for one that a
+/// rule forbids, or that its driver has not made.
+#[test]
+fn a_device_of_another_network_namespace_is_moved() {
+    let mut facts = Facts {
+        nodes: vec![Node {
+            path: "/dev/infiniband/uverbs0".into(),
+            device: Some("mlx5_0".into()),
+            access: Access::Refused {
+                reason: "denied".into(),
+                by_rule: true,
+            },
+        }],
+        ..Facts::default()
+    };
+    let remedy = node(&facts.nodes[0], &facts);
+    assert!(
+        remedy.contains("rdma dev set mlx5_0 netns NAME"),
+        "{remedy}"
+    );
+    assert_eq!(no_device(&facts), ABOVE);
+    facts.devices.push(RdmaDevice {
+        name: "mlx5_0".into(),
+        ..RdmaDevice::default()
+    });
+    let remedy = node(&facts.nodes[0], &facts);
+    assert!(remedy.contains("DeviceAllow="), "{remedy}");
+}

@@ -190,14 +190,12 @@ fn a_file_system_whose_namespace_is_disabled() {
         ("sys/bus/nd/devices/nmem0/security", "frozen"),
         ("sys/bus/nd/devices/region0/available_size", "0"),
         ("sys/bus/nd/drivers/nd_region/region0/", ""),
-        ("sys/bus/nd/devices/namespace0.0/mode", "memory"),
+        ("sys/bus/nd/devices/namespace0.0/mode", "raw"),
         ("sys/bus/nd/devices/namespace0.0/size", "266287972352"),
-        ("sys/bus/nd/devices/namespace0.0/holder", "pfn0.0"),
+        ("sys/bus/nd/devices/namespace0.0/holder_class", "pfn"),
     ];
-    let enable = "namespace0.0 is disabled, and may have a file system with files. As root: ndctl enable-namespace \
-                  namespace0.0. If the RDMA device has no on-demand paging: make a device-DAX out of namespace0.0 (fsdax, \
-                  266287972352 bytes). THIS DESTROYS its data. As root: ndctl create-namespace --force \
-                  --reconfig=namespace0.0 --mode=devdax";
+    let enable = "namespace0.0 (fsdax) is disabled, and may have data. As root: ndctl enable-namespace namespace0.0. Then \
+                  run `rpma doctor` again";
     let found = "BAD     memory: /nonexistent/pmem0/log does not exist";
     host(
         &["--memory", "/nonexistent/pmem0/log"],
@@ -285,4 +283,69 @@ fn a_container_with_a_small_limit() {
     ] {
         host(&[], &[], &[MODULES, &[limits, (file, text)]], found, remedy);
     }
+}
+
+/// RoCE at this interface, with an address of it.
+fn roce(interface: &str) -> Vec<(String, String)> {
+    let active = [
+        ("state", "4: ACTIVE"),
+        ("link_layer", "Ethernet"),
+        ("gids/0", "0000:0000:0000:0000:0000:ffff:c000:0202"),
+        ("gid_attrs/types/0", "RoCE v2"),
+        ("gid_attrs/ndevs/0", interface),
+    ];
+    let own = [
+        ("node_type", "1: CA"),
+        ("device/driver", "-> ../../../bus/pci/drivers/mlx5_core"),
+        ("device/net/ens2/dev_port", "0"),
+    ];
+    device("mlx5_0", &own, &active)
+}
+
+const OWN_ADDRESS: &[(&str, &str)] = &[
+    ("etc/libibverbs.d/mlx5.driver", "driver mlx5"),
+    ("proc/net/fib_trie", "|-- 192.0.2.2\n/32 host LOCAL\n"),
+    (
+        "proc/net/route",
+        "Iface Destination\nbond0 000200C0 00000000 0001 0 0 0 00FFFFFF\n",
+    ),
+];
+const REFUSED: &str = "BAD     address: 192.0.2.2 is an address of this host, and leads to no RDMA device (rdma_bind_addr failed: \
+                       No such device (os error 19)): mlx5_0 cannot be opened by its address 192.0.2.2";
+
+/// The rdma controller, which the kernel's log does not mention.
+#[test]
+fn a_control_group_that_limits_the_device() {
+    let group = "sys/fs/cgroup/system.slice";
+    let full = format!("{group}/store.service/rdma.max");
+    let rest = [
+        ("proc/self/cgroup", "0::/system.slice/store.service\n"),
+        (&*full, "mlx5_0 hca_handle=max hca_object=max\n"),
+        (
+            "sys/fs/cgroup/system.slice/rdma.max",
+            "rxe0 hca_handle=0 hca_object=max\nmlx5_0 hca_handle=1 hca_object=max\n",
+        ),
+    ];
+    let remedy = format!(
+        "a control group limits the objects on mlx5_0: end programs of it that have some (rdma.current beside \
+         /{group}/rdma.max counts them), or, as root: echo 'mlx5_0 hca_handle=max hca_object=max' > /{group}/rdma.max"
+    );
+    let trees = [MODULES, CM, OWN_ADDRESS, &rest];
+    host(&["192.0.2.2"], &[roce("ens2")], &trees, REFUSED, &remedy);
+}
+
+/// The kernel gives the addresses of such a bond to the device of the member that is active.
+#[test]
+fn a_bond_that_sends_through_another_adapter() {
+    let bond: Tree<'_> = &[
+        ("sys/class/net/bond0/operstate", "up"),
+        ("sys/class/net/bond0/bonding/active_slave", "eno2"),
+    ];
+    let remedy = "bond0 sends through eno2, and ens2 of mlx5_0 is a backup. As root, until the next change: ip link set bond0 \
+                  type bond active_slave ens2. For ever, set `primary ens2` in the bond's configuration";
+    let trees = [MODULES, CM, OWN_ADDRESS, bond];
+    host(&["192.0.2.2"], &[roce("bond0")], &trees, REFUSED, remedy);
+    let found = "good    RDMA device: mlx5_0: port 1 is ACTIVE, Ethernet, bond0 up (through eno2, and ens2 is a backup)";
+    let lines = with_devices(&[], &[roce("bond0")], bond);
+    assert!(lines.contains(&found.to_owned()), "{lines:#?}");
 }
