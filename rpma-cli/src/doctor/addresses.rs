@@ -112,8 +112,7 @@ fn keep_all(exam: &mut Exam<'_>, wanted: Option<&str>, mut tried: Tried) -> Vec<
     };
     for device in facts.devices.iter().filter(is_left) {
         let (why, remedy) = why_not(facts, device, &tried);
-        let attempt = tried.failed(device).or(tried.failed.last());
-        findings.push(match attempt {
+        findings.push(match tried.failed(device) {
             _ if !exam.devices.is_empty() => Finding::note(CHECK, why).with_remedy(remedy),
             Some((address, error)) => {
                 let reason = remedies::reason(error);
@@ -135,8 +134,8 @@ fn keep(exam: &mut Exam<'_>, devices: Vec<Opened>) -> Vec<Finding> {
     inactive.retain(|_| exam.devices.is_empty());
     let finding = |device: &Opened| {
         let (name, places) = (device.name(), device.addresses.join(", "));
-        let found = format!("{places} leads to {name}, and no port of it is ACTIVE");
-        Finding::bad(CHECK, found, remedies::ABOVE)
+        let found = format!("{name} is reached by {places}, and no port of it is ACTIVE");
+        Finding::bad(CHECK, found, remedies::above("RDMA device"))
     };
     inactive.iter().map(finding).collect()
 }
@@ -148,7 +147,7 @@ fn why_not(facts: &Facts, device: &RdmaDevice, tried: &Tried) -> (String, String
         |node: &&Node| node.device.as_ref() == Some(name) && node.access != Access::Usable;
     if let Some(node) = facts.nodes.iter().find(is_unusable) {
         let found = format!("{name} cannot be opened without {}", node.path);
-        return (found, remedies::ABOVE.into());
+        return (found, remedies::above("device file"));
     }
     if let Some(provider) = facts.missing_provider(device) {
         let found = format!("{name} cannot be opened: rdma-core has no provider {provider} here");
@@ -157,11 +156,11 @@ fn why_not(facts: &Facts, device: &RdmaDevice, tried: &Tried) -> (String, String
     match tried.failed(device) {
         _ if !device.is_ready() => (
             format!("{name} is not opened, and no port of it is ACTIVE"),
-            remedies::ABOVE.into(),
+            remedies::above("RDMA device"),
         ),
         Some((address, error)) => (
             format!("{name} cannot be opened by its address {address}"),
-            remedies::of_opening(error, address, device, facts),
+            remedies::of_opening(error, device, facts),
         ),
         None => (
             format!("no address of this host leads to {name}"),

@@ -30,7 +30,10 @@ pub(super) fn list(facts: &Facts, wanted: Option<&str>) -> Vec<Finding> {
         };
         let inactive = || remedies::inactive(device, facts.container);
         match device.can_serve() {
-            true if device.is_ready() => Finding::good(CHECK, found),
+            true if device.is_ready() => match remedies::passive_bond(device) {
+                Some(remedy) => Finding::note(CHECK, found).with_remedy(remedy),
+                None => Finding::good(CHECK, found),
+            },
             true if one_is_ready => Finding::note(CHECK, found).with_remedy(inactive()),
             true => Finding::bad(CHECK, found, inactive()),
             false if one_can_serve => Finding::note(CHECK, never()),
@@ -92,11 +95,11 @@ fn interface(interface: &Interface) -> String {
     }
     let state = interface.state.map(|state| format!(" {state}"));
     let mtu = interface.mtu.map(|mtu| format!(" MTU {mtu}"));
-    let members = interface.members.as_ref();
-    let members =
-        members.map(|(active, own)| format!(" (through {active}, and {own} is a backup)"));
-    let parts = [state, mtu, members].into_iter().flatten();
-    parts.fold(name.clone(), |text, part| text + &part)
+    format!(
+        "{name}{}{}",
+        state.unwrap_or_default(),
+        mtu.unwrap_or_default()
+    )
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ pub(crate) struct Interface {
     pub(crate) is_elsewhere: bool,
     #[serde(skip)]
     pub(crate) addresses: Vec<IpAddr>,
-    /// Of a bond: its active member, and another one, which is the device's.
+    /// Of a bond: its active member, and that of the device.
     #[serde(skip)]
     pub(crate) members: Option<(String, String)>,
 }
@@ -110,6 +110,22 @@ impl RdmaDevice {
             Some(IpAddr::V6(ip)) if ip.is_unicast_link_local() && !address.contains('%') => false,
             parsed => parsed.is_some_and(is_own),
         }
+    }
+
+    /// A bond that sends through another adapter: the kernel gives its addresses to no device. A bond
+    /// of the ports of one adapter has a device with its addresses.
+    pub(crate) fn passive_bond(&self) -> Option<&Interface> {
+        let is_known = |ip: &IpAddr| {
+            let mut own = self.ports.iter().flat_map(|port| self.addresses_of(port));
+            matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local()) || own.any(|own| own == *ip)
+        };
+        self.interfaces().find(|of| {
+            let is_passive = of
+                .members
+                .as_ref()
+                .is_some_and(|(active, own)| active != own);
+            is_passive && !of.addresses.iter().all(is_known)
+        })
     }
 
     /// The gids that are addresses of a network: those of RoCE.
@@ -238,7 +254,7 @@ fn interface(files: &Files, name: String, member: Option<&String>) -> Interface 
         is_set_up: network::is_set_up(files, &name),
         is_elsewhere: !files.exists(format!("sys/class/net/{name}")),
         addresses: own.collect(),
-        members: members.filter(|(active, own)| active != own),
+        members,
         name,
     }
 }

@@ -62,9 +62,9 @@ pub(crate) struct Facts {
     #[serde(skip)]
     pub(crate) user: User,
     pub(crate) locked_memory: LockedMemory,
-    /// Devices, and the `rdma.max` of a control group of this process that limits each.
+    /// Devices, with a limit and the `rdma.max` of a control group of this process.
     #[serde(skip)]
-    pub(crate) rdma_max: Vec<(String, String)>,
+    pub(crate) rdma_max: Vec<(String, String, String)>,
     /// The persistent memory.
     pub(crate) pmem: Pmem,
     /// The container that this process is in.

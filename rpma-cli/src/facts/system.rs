@@ -104,7 +104,7 @@ fn may_lock(files: &Files) -> bool {
 
 /// The limits of the control groups of this process, the nearest first. A line is
 /// `mlx5_0 hca_handle=4 hca_object=max`.
-pub(super) fn rdma_max(files: &Files) -> Vec<(String, String)> {
+pub(super) fn rdma_max(files: &Files) -> Vec<(String, String, String)> {
     let mut lines = files.lines("proc/self/cgroup").into_iter().flatten();
     let own = lines.find_map(|line| Some(line.strip_prefix("0::/")?.to_owned()));
     let own = own.map(|own| format!("sys/fs/cgroup/{own}"));
@@ -114,9 +114,9 @@ pub(super) fn rdma_max(files: &Files) -> Vec<(String, String)> {
         let lines = files.lines(&path).into_iter().flatten();
         let device = |line: String| {
             let (name, limits) = line.split_once(' ')?;
-            let mut limits = limits.split_whitespace();
-            let is_limited = limits.any(|limit| !limit.ends_with("=max"));
-            is_limited.then(|| (name.to_owned(), format!("/{path}")))
+            let mut each = limits.split_whitespace();
+            let is_limited = each.any(|limit| !limit.ends_with("=max"));
+            is_limited.then(|| (name.into(), limits.into(), format!("/{path}")))
         };
         lines.filter_map(device).collect::<Vec<_>>()
     });

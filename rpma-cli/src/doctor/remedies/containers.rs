@@ -8,7 +8,7 @@ pub(in crate::doctor) fn give(container: Container, facts: &Facts) -> String {
     let device = |path: &String| format!("--device {path}");
     match container {
         Container::Docker | Container::Podman => format!(
-            "start the container with {} --ulimit memlock=-1 --network host",
+            "start the container with {} --ulimit memlock=-1 --network host, beside its other options",
             paths(facts).iter().map(device).collect::<Vec<_>>().join(" ")
         ),
         Container::Kubernetes => "give the pod the host's network (hostNetwork: true), an RDMA device by a device \

@@ -30,7 +30,7 @@ pub(super) fn remedy(facts: &Facts, wanted: &Wanted<'_>) -> Option<String> {
         ));
     }
     let with_dax = namespaces(facts).find_map(mount_with_dax);
-    with_dax.or_else(|| namespaces(facts).find_map(mount))
+    with_dax.or_else(|| namespaces(facts).find_map(|of| mount(of, doctor)))
 }
 
 /// The option needs a mount of its own: `remount` is refused. Each place counts.
@@ -54,14 +54,14 @@ fn mount_with_dax(namespace: &Namespace) -> Option<String> {
     ))
 }
 
-fn mount(namespace: &Namespace) -> Option<String> {
+fn mount(namespace: &Namespace, doctor: &str) -> Option<String> {
     let block = namespace
         .block
         .as_ref()
         .filter(|_| namespace.uses.is_empty())?;
     Some(format!(
-        "name a file on the file system of /dev/{block} (ext4 or xfs), after, as root: mount -o dax /dev/{block} /mnt. \
-         If it has none, mkfs.xfs /dev/{block} makes one, and DESTROYS other data there"
+        "as root: blkid /dev/{block}. If it shows neither ext4 nor xfs: mkfs.xfs /dev/{block}, which DESTROYS other data \
+         there. Then mount -o dax /dev/{block} /mnt, and {doctor} /mnt/FILE, where FILE has a size (fallocate)"
     ))
 }
 

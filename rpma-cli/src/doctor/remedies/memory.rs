@@ -59,10 +59,8 @@ fn of_regions(facts: &Facts, wanted: &Wanted<'_>) -> Option<String> {
         ..
     } = &facts.pmem;
     let is_off = |namespace: &&Namespace| namespace.mode == "devdax" && !namespace.is_enabled;
-    if let Some(Namespace { name, .. }) = namespaces.iter().find(is_off) {
-        return Some(format!(
-            "as root: ndctl enable-namespace {name}. It makes a device-DAX"
-        ));
+    if let Some(namespace) = namespaces.iter().find(is_off) {
+        return Some(enable(namespace));
     }
     if let Some(Region { name, .. }) = regions.iter().find(|region| region.has_space()) {
         return Some(format!(
@@ -112,11 +110,8 @@ fn of_used(facts: &Facts) -> Option<String> {
         return Some(from_system_ram(dax));
     }
     let is_off = |namespace: &&Namespace| !namespace.is_enabled && !namespace.is_read_only;
-    if let Some(Namespace { name, mode, .. }) = namespaces.iter().find(is_off) {
-        return Some(format!(
-            "{name} ({mode}) is disabled, and may have data. As root: ndctl enable-namespace {name}. Then run \
-             `rpma doctor` again"
-        ));
+    if let Some(namespace) = namespaces.iter().find(is_off) {
+        return Some(enable(namespace));
     }
     if let Some(namespace) = convertible(namespaces) {
         return Some(match namespace.uses.is_empty() {
@@ -188,6 +183,17 @@ fn convertible(namespaces: &[Namespace]) -> Option<&Namespace> {
         };
         (!namespace.uses.is_empty(), files)
     })
+}
+
+fn enable(
+    Namespace {
+        name, mode, size, ..
+    }: &Namespace,
+) -> String {
+    format!(
+        "{name} ({mode}, {size} bytes) is disabled. As root: ndctl enable-namespace {name}, which keeps its data. Then \
+         run `rpma doctor` again"
+    )
 }
 
 fn convert(namespace: &Namespace) -> String {

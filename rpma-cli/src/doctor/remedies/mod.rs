@@ -16,7 +16,7 @@ pub(super) use self::containers::give;
 use self::containers::{give_network, give_path, refused_in_container};
 pub(super) use self::files::file_with_size;
 pub(super) use self::memory::{Wanted, other_memory};
-pub(super) use self::ports::{inactive, no_address};
+pub(super) use self::ports::{inactive, no_address, passive_bond};
 use super::opened::Opened;
 use crate::facts::{Access, Adapter, Facts, ModuleState, Node, RdmaDevice};
 use crate::problem;
@@ -27,8 +27,10 @@ const PAGE: &str = "docs/getting-started.md";
 
 pub(super) const MEND: &str = "mend each BAD line above, from the top, and run `rpma doctor` again";
 
-/// For a device whose own line has the remedy.
-pub(super) const ABOVE: &str = "its line above has the remedy";
+/// For a fault that has a line of its own.
+pub(super) fn above(check: &str) -> String {
+    format!("the line `{check}` above has the remedy")
+}
 
 /// After a good end.
 pub(super) fn try_between_hosts(devices: &[Opened]) -> String {
@@ -37,9 +39,11 @@ pub(super) fn try_between_hosts(devices: &[Opened]) -> String {
     let ports = [(false, "UDP port 4791 for RoCE"), (true, tcp)];
     let ports = ports.into_iter().filter(|(iwarp, _)| has(*iwarp));
     let ports: Vec<_> = ports.map(|(_, port)| port).collect();
+    let address = devices.first().and_then(|device| device.addresses.first());
+    let address = address.map_or("ADDR", |address| address);
     format!(
-        "try it between two hosts: `rpma serve ADDR` here, and `rpma check ADDR` on the other host. Firewalls must \
-         open {}",
+        "try it between two hosts: `rpma serve {address}` here, and `rpma check {address}` on the other host. Firewalls \
+         must open {}",
         ports.join(", and ")
     )
 }
@@ -57,11 +61,17 @@ pub(super) fn load(modules: &[&str], container: bool) -> String {
 /// For a kernel that was built without a module.
 pub(super) fn other_kernel(facts: &Facts) -> String {
     let release = facts.kernel.as_deref().unwrap_or("RELEASE");
-    format!(
-        "install the kernel package with all modules: linux-image-amd64 in the place of a cloud kernel, \
-         linux-modules-extra-{release} on Ubuntu, kernel-modules-{release} and kernel-modules-extra-{release} on Fedora \
-         and RHEL"
-    )
+    let debian = "linux-image-amd64 in the place of a cloud kernel".to_owned();
+    let ubuntu = format!("linux-modules-extra-{release} on Ubuntu");
+    let fedora =
+        format!("kernel-modules-{release} and kernel-modules-extra-{release} on Fedora and RHEL");
+    let packages = match release.rsplit(['-', '.']).next() {
+        Some("amd64") => debian,
+        Some("generic") => ubuntu,
+        Some("x86_64") => fedora,
+        _ => format!("{debian}, {ubuntu}, {fedora}"),
+    };
+    format!("install the kernel package with all modules: {packages}")
 }
 
 /// A module that a remedy loads, if this kernel has it.
@@ -78,23 +88,18 @@ pub(super) const PROVIDERS: &str = "install rdma-core's providers: ibverbs-provi
                                     --reinstall, dnf reinstall)";
 
 /// For an address of a device that does not open it.
-pub(super) fn of_opening(
-    error: &Error,
-    address: &str,
-    device: &RdmaDevice,
-    facts: &Facts,
-) -> String {
+pub(super) fn of_opening(error: &Error, device: &RdmaDevice, facts: &Facts) -> String {
     let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
     let mut limits = facts.rdma_max.iter();
-    let limit = limits.find(|(name, _)| *name == device.name);
-    if let Some((name, path)) = limit.filter(|_| is(Errno::AGAIN) || is(Errno::NODEV)) {
+    let limit = limits.find(|(name, ..)| *name == device.name);
+    if let Some((name, limit, path)) = limit.filter(|_| is(Errno::AGAIN) || is(Errno::NODEV)) {
         return format!(
-            "a control group limits the objects on {name}: end programs of it that have some (rdma.current beside \
-             {path} counts them), or, as root: echo '{name} hca_handle=max hca_object=max' > {path}"
+            "a control group limits its programs to {limit} of {name} (rdma.current beside this file counts those in \
+             use). As root, until the group is made again: echo '{name} hca_handle=max hca_object=max' > {path}"
         );
     }
     if is(Errno::NODEV) {
-        if let Some(remedy) = ports::other_member(device, address) {
+        if let Some(remedy) = passive_bond(device) {
             return remedy;
         }
         return format!(
@@ -114,7 +119,7 @@ pub(super) fn no_device(facts: &Facts) -> String {
         );
     }
     if facts.elsewhere().is_some() {
-        return ABOVE.into();
+        return above("device file");
     }
     if let Some(adapter) = &facts.adapter {
         return without_device(adapter, facts);
@@ -128,8 +133,8 @@ pub(super) fn no_device(facts: &Facts) -> String {
     let other = format!("{PAGE} has a guest machine and a simulated fabric for tests without RDMA");
     if facts.absent.contains(&"rdma_rxe") {
         return format!(
-            "an adapter's driver makes its device, and this kernel has no soft-RoCE (rdma_rxe). {other}. For \
-             soft-RoCE, {}",
+            "an adapter's driver makes its device, and this kernel has no soft-RoCE (rdma_rxe). For soft-RoCE, {}. Then \
+             run `rpma doctor` again. {other}",
             other_kernel(facts)
         );
     }
@@ -171,8 +176,8 @@ fn without_device(adapter: &Adapter, facts: &Facts) -> String {
 fn in_other_namespace(device: &str) -> String {
     format!(
         "{device} belongs to another network namespace, and this kernel does not share devices (`rdma system`). As root: \
-         nsenter -t 1 -n rdma dev set {device} netns NAME, with the name of this namespace (`ip netns identify $$`); or \
-         run rpma there: nsenter -t 1 -n rpma doctor"
+         nsenter -t 1 -n rdma dev set {device} netns NAME, with the name that `ip netns identify` prints here. It leaves \
+         the other namespace, until the next boot"
     )
 }
 

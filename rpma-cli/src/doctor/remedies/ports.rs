@@ -1,7 +1,7 @@
 //! The remedies for ports and their network interfaces, by their states.
 
 use super::{LOG, give_network, or_other_kernel};
-use crate::facts::{Container, Facts, Interface, Port, RdmaDevice, parse_address};
+use crate::facts::{Container, Facts, Interface, Port, RdmaDevice};
 
 /// The port that becomes active by the least work: its network needs a manager, or it is off. A cable is
 /// more.
@@ -44,7 +44,7 @@ pub(in crate::doctor) fn inactive(device: &RdmaDevice, container: Option<Contain
         _ if interface.is_elsewhere => elsewhere(interface, container),
         Some("up") => format!("{name} is up, and the port is not: {LOG}"),
         _ if interface.is_set_up == Some(true) => format!(
-            "{name} is set up and has no carrier: connect its cable, and look at the other end. `rdma link` must show \
+            "{name} is up and has no carrier: connect its cable, and look at the other end. `rdma link` must show \
              ACTIVE"
         ),
         _ => format!(
@@ -68,17 +68,15 @@ fn elsewhere(interface: &Interface, container: Option<Container>) -> String {
     }
 }
 
-/// For an address of a bond that sends through another member than the device's. The kernel gives such
-/// an address to no device.
-pub(super) fn other_member(device: &RdmaDevice, address: &str) -> Option<String> {
-    let ip = parse_address(address)?;
-    let mut interfaces = device.interfaces();
-    let bond = interfaces.find(|of| of.members.is_some() && of.addresses.contains(&ip))?;
+/// For a device of a bond that sends through another one.
+pub(in crate::doctor) fn passive_bond(device: &RdmaDevice) -> Option<String> {
+    let bond = device.passive_bond()?;
     let (active, own) = bond.members.as_ref()?;
     Some(format!(
-        "{name} sends through {active}, and {own} of {device} is a backup. As root, until the next change: ip link set \
-         {name} type bond active_slave {own}. For ever, set `primary {own}` in the bond's configuration",
-        name = bond.name,
+        "{bond} sends through {active}, and {own} of {device} is a backup, so no address of {bond} leads to {device}. As \
+         root, until the bond changes its member: ip link set {bond} type bond active_slave {own}. For ever: the option \
+         `primary {own}` in the bond's configuration. RDMA ends when the bond changes to {active}",
+        bond = bond.name,
         device = device.name
     ))
 }

@@ -292,7 +292,7 @@ fn a_device_of_another_network_namespace_is_moved() {
         remedy.contains("rdma dev set mlx5_0 netns NAME"),
         "{remedy}"
     );
-    assert_eq!(no_device(&facts), ABOVE);
+    assert_eq!(no_device(&facts), above("device file"));
     facts.devices.push(RdmaDevice {
         name: "mlx5_0".into(),
         ..RdmaDevice::default()

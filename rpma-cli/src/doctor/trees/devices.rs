@@ -123,7 +123,7 @@ fn a_port_of_infiniband_has_the_remedy_of_its_state() {
 /// A port of RoCE or iWARP that is not active: its interface is the reason.
 #[test]
 fn a_port_of_ethernet_has_the_remedy_of_its_interface() {
-    let no_carrier = "ens1 is set up and has no carrier: connect its cable, and look at the other end. `rdma link` must \
+    let no_carrier = "ens1 is up and has no carrier: connect its cable, and look at the other end. `rdma link` must \
                       show ACTIVE";
     let set_up =
         "as root: ip link set ens1 up. If `rdma link` does not show ACTIVE then, connect the cable";

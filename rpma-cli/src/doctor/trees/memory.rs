@@ -148,8 +148,8 @@ fn namespaces_have_the_remedies_of_their_modes() {
         let bound = [("sys/bus/nd/drivers/nd_pmem/holder3.0/", "")];
         of_memory(&[], &[&namespace(mode), &bound], NOT_GIVEN, &convert(name));
         let disabled = format!(
-            "namespace3.0 ({name}) is disabled, and may have data. As root: ndctl enable-namespace namespace3.0. Then \
-             run `rpma doctor` again"
+            "namespace3.0 ({name}, 270532608 bytes) is disabled. As root: ndctl enable-namespace namespace3.0, which keeps \
+             its data. Then run `rpma doctor` again"
         );
         of_memory(&[], &[&namespace(mode)], NOT_GIVEN, &disabled);
         let read_only = [("sys/bus/nd/devices/region3/read_only", "1")];
@@ -176,7 +176,8 @@ fn namespaces_have_the_remedies_of_their_modes() {
         &other_remedy,
     );
     // Its driver is not there.
-    let enable = "as root: ndctl enable-namespace namespace3.0. It makes a device-DAX";
+    let enable = "namespace3.0 (devdax, 270532608 bytes) is disabled. As root: ndctl enable-namespace namespace3.0, which \
+                  keeps its data. Then run `rpma doctor` again";
     of_memory(&[], &[&namespace("dax")], NOT_GIVEN, enable);
     // After `ndctl disable-namespace` (Linux 6.12), with and without a label that has a class.
     let class: Tree<'_> = &[("sys/bus/nd/devices/namespace3.0/holder_class", "dax\n")];
@@ -273,8 +274,8 @@ fn files_come_before_the_loss_of_data() {
     );
     of_memory(&[], &[&fsdax(twice)], NOT_GIVEN, &remedy);
     let remedy = or(
-        "name a file on the file system of /dev/pmem3 (ext4 or xfs), after, as root: mount -o dax /dev/pmem3 /mnt. If it \
-         has none, mkfs.xfs /dev/pmem3 makes one, and DESTROYS other data there",
+        "as root: blkid /dev/pmem3. If it shows neither ext4 nor xfs: mkfs.xfs /dev/pmem3, which DESTROYS other data there. \
+         Then mount -o dax /dev/pmem3 /mnt, and rpma doctor --memory /mnt/FILE, where FILE has a size (fallocate)",
         "make a device-DAX out of namespace3.0 (fsdax, 270532608 bytes). THIS DESTROYS its data. As root: ndctl \
          create-namespace --force --reconfig=namespace3.0 --mode=devdax",
     );
