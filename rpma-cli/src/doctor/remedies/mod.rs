@@ -39,7 +39,9 @@ pub(super) fn try_between_hosts(devices: &[Opened]) -> String {
     let ports = [(false, "UDP port 4791 for RoCE"), (true, tcp)];
     let ports = ports.into_iter().filter(|(iwarp, _)| has(*iwarp));
     let ports: Vec<_> = ports.map(|(_, port)| port).collect();
-    let address = devices.first().and_then(|device| device.addresses.first());
+    let mut addresses = devices.iter().flat_map(|device| &device.addresses);
+    // A scope is of this host alone.
+    let address = addresses.find(|address| !address.contains('%'));
     let address = address.map_or("ADDR", |address| address);
     format!(
         "try it between two hosts: `rpma serve {address}` here, and `rpma check {address}` on the other host. Firewalls \
