@@ -3,7 +3,8 @@
 //! A namespace of `ndctl` lies in its region: `…/ndbusN/regionN/…`. The region has
 //! `persistence_domain` (no such file if the firmware reports no domain), and its modules as
 //! `mapping0`, `mapping1` and so on: `nmem0,0,268435456,0`. The count of unsafe shutdowns is
-//! `dirty_shutdown` of a module, in a directory of its driver. All are readable without root.
+//! `dirty_shutdown` of a module, in a directory of its driver, and its faults are words of `flags`
+//! there. All are readable without root.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -17,9 +18,19 @@ use crate::error::{Error, Result};
 /// The kernel shows at most a page, and a region has at most 32 modules (`ND_MAX_MAPPINGS`).
 const PAGE: u64 = 4096;
 const MAX_MODULES: usize = 32;
-/// The directories of the drivers with a count: ACPI modules, POWER's, and CXL's.
-const COUNTS: [&str; 3] = ["nfit", PAPR, "cxl"];
+/// The directories of the drivers of modules: ACPI's, POWER's, and CXL's.
+const DRIVERS: [&str; 3] = ["nfit", PAPR, "cxl"];
 const PAPR: &str = "papr";
+/// The words of a module that may not save its data at the next loss of power, or has lost some: its
+/// energy source is not ready, or a save, a flush, a restore or a mapping has failed (`flags_show` of
+/// the kernel's drivers nfit and papr_scm).
+const FAULTS: [&str; 5] = [
+    "not_armed",
+    "save_fail",
+    "flush_fail",
+    "restore_fail",
+    "map_fail",
+];
 /// A property of POWER's device tree: data is durable only after a call to the hypervisor.
 const HYPERVISOR_FLUSHES: &str = "of_node/ibm,hcall-flush-required";
 
@@ -43,8 +54,9 @@ impl PmemMap {
     /// The report is the kernel's hint. The kernel repeats the words of the firmware. Memory of an
     /// ordinary file is volatile: a device writes to the page cache. The domain is unknown for
     /// memory outside a region of `ndctl`, for a region without a domain (`memmap=`), and for a
-    /// word that is unknown to this library. It is also unknown for a file system that sysfs does
-    /// not trace to one region: on a device-mapper device, or an overlay.
+    /// word that is unknown to this library. It is also unknown while a module of the region reports
+    /// a fault, such as an energy source that is not ready (`not_armed`), and for a file system that
+    /// sysfs does not trace to one region: on a device-mapper device, or an overlay.
     ///
     /// # Errors
     ///
@@ -137,12 +149,41 @@ fn of_device(sysfs: &Path, device: &str) -> Result<Platform> {
         let source = format!("{} is in no region of nd", place.display());
         return Ok(Platform::new(Domain::Unknown, source));
     };
-    let mut platform = match hypervisor(region) {
-        Some(source) => Platform::new(Domain::Virtual, source),
-        None => domain(region)?,
+    let modules = modules(sysfs, region);
+    let mut platform = match (hypervisor(region), fault(&modules)) {
+        (Some(source), _) => Platform::new(Domain::Virtual, source),
+        (None, Some(source)) => Platform::new(Domain::Unknown, source),
+        (None, None) => domain(region)?,
     };
-    platform.unsafe_shutdowns = unsafe_shutdowns(sysfs, region);
+    platform.unsafe_shutdowns = unsafe_shutdowns(&modules);
     Ok(platform)
+}
+
+/// The directories of a region's modules. None of them if one is not known.
+fn modules(sysfs: &Path, region: &Path) -> Vec<PathBuf> {
+    let count = read(&region.join("mappings")).ok();
+    let count = count.and_then(|count| count.parse::<usize>().ok());
+    let module = |index| {
+        let mapping = read(&region.join(format!("mapping{index}"))).ok()?;
+        let module = mapping.split(',').next()?;
+        numbered(module, "nmem").then(|| sysfs.join("bus/nd/devices").join(module))
+    };
+    let count = count.filter(|count| *count <= MAX_MODULES).unwrap_or(0);
+    let modules: Option<Vec<_>> = (0..count).map(module).collect();
+    modules.unwrap_or_default()
+}
+
+/// The file of a module that reports a fault, and its words.
+fn fault(modules: &[PathBuf]) -> Option<String> {
+    let of_drivers = modules
+        .iter()
+        .flat_map(|module| DRIVERS.map(|driver| module.join(driver)));
+    let mut files = of_drivers.map(|dir| dir.join("flags"));
+    files.find_map(|file| {
+        let words = read(&file).ok()?;
+        let is_fault = words.split_whitespace().any(|word| FAULTS.contains(&word));
+        is_fault.then(|| format!("{} is {words:?}", file.display()))
+    })
 }
 
 /// The reason why a region's data is durable only after a call to the hypervisor, if it is so.
@@ -181,19 +222,9 @@ fn named(word: &str) -> Domain {
 }
 
 /// The sum over the modules of a region, if each has a count.
-fn unsafe_shutdowns(sysfs: &Path, region: &Path) -> Option<u64> {
-    let modules: usize = read(&region.join("mappings")).ok()?.parse().ok()?;
-    if modules == 0 || modules > MAX_MODULES {
-        return None;
-    }
-    let of_module = |index| {
-        let mapping = read(&region.join(format!("mapping{index}"))).ok()?;
-        let module = mapping.split(',').next()?;
-        if !numbered(module, "nmem") {
-            return None;
-        }
-        let module = sysfs.join("bus/nd/devices").join(module);
-        let (driver, file) = COUNTS
+fn unsafe_shutdowns(modules: &[PathBuf]) -> Option<u64> {
+    let of_module = |module: &PathBuf| {
+        let (driver, file) = DRIVERS
             .map(|driver| (driver, module.join(driver).join("dirty_shutdown")))
             .into_iter()
             .find(|(_, file)| file.exists())?;
@@ -201,7 +232,11 @@ fn unsafe_shutdowns(sysfs: &Path, region: &Path) -> Option<u64> {
         // papr_scm shows 0 also if the firmware has no count.
         (driver != PAPR || count > 0).then_some(count)
     };
-    (0..modules).try_fold(0_u64, |sum, index| sum.checked_add(of_module(index)?))
+    let (first, others) = modules.split_first()?;
+    let mut others = others.iter();
+    others.try_fold(of_module(first)?, |sum, module| {
+        sum.checked_add(of_module(module)?)
+    })
 }
 
 /// Whether a name is `prefix` and a number.
@@ -278,6 +313,29 @@ mod tests {
             assert_eq!(found.domain, domain, "{word:?}");
             let quoted = format!("region0/persistence_domain is {:?}", word.trim());
             assert!(found.source.ends_with(&quoted), "{found}");
+        }
+    }
+
+    /// Promise: memory whose module may not save it at the next loss of power is not durable.
+    #[test]
+    fn a_faulty_module_makes_nothing_durable() {
+        let of = |flags: &str| {
+            let files = [
+                ("persistence_domain", "memory_controller\n"),
+                ("mappings", "2\n"),
+                ("mapping0", "nmem0,0,268435456,0\n"),
+                ("mapping1", "nmem3,0,268435456,1\n"),
+                ("nmem0/nfit/flags", "smart_notify \n"),
+                ("nmem3/nfit/flags", flags),
+            ];
+            platform("acpi", &files)
+        };
+        assert_eq!(of("\n").domain, Domain::MemoryController);
+        assert_eq!(of("smart_event \n").domain, Domain::MemoryController);
+        for word in FAULTS {
+            let found = of(&format!("smart_notify {word} \n"));
+            assert_eq!(found.domain, Domain::Unknown, "{word}");
+            assert!(found.source.contains("nmem3/nfit/flags is"), "{found}");
         }
     }
 
