@@ -12,7 +12,7 @@ use rustix::process::geteuid;
 
 use super::opened::Opened;
 use super::{Exam, durable, remedies};
-use crate::facts::{DaxState, release_number};
+use crate::facts::{DaxState, Dimm, Facts, release_number};
 use crate::problem::{self, in_words};
 use crate::report::{Finding, Verdict};
 
@@ -50,10 +50,25 @@ pub(super) fn open(exam: &mut Exam<'_>) -> Vec<Finding> {
     findings
 }
 
+/// The modules of memory with a fault.
+pub(super) fn modules(facts: &Facts) -> Vec<Finding> {
+    let faulty = facts
+        .pmem
+        .dimms
+        .iter()
+        .filter(|dimm| !dimm.faults.is_empty());
+    let finding = |dimm: &Dimm| {
+        let (name, faults) = (&dimm.name, dimm.faults.join(", "));
+        let found =
+            format!("{name} reports {faults}: it may lose data with the power, or has lost some");
+        Finding::note("memory module", found).with_remedy(remedies::MODULE)
+    };
+    faulty.map(finding).collect()
+}
+
 /// A device of the dax bus that no program can map.
 fn unusable(exam: &Exam<'_>, path: &Path) -> Option<Finding> {
-    let mut devices = exam.host.facts.pmem.dax.iter();
-    let dax = devices.find(|dax| Path::new(&dax.path()) == path)?;
+    let dax = exam.host.facts.pmem.device(path)?;
     let why = match dax.state {
         // The library opens it.
         DaxState::Usable => return None,
@@ -96,6 +111,13 @@ fn not_mapped(exam: &Exam<'_>, path: &Path, error: &Error) -> Finding {
     Finding::bad(CHECK, found, remedy.unwrap_or_else(|| exam.other_memory()))
 }
 
+/// A device-DAX can be of volatile memory, such as that of CXL.
+fn is_persistent(exam: &Exam<'_>, map: &PmemMap) -> bool {
+    let path = exam.args.memory.as_deref();
+    let device = path.and_then(|path| exam.host.facts.pmem.device(path));
+    map.is_pmem() && device.is_none_or(|device| device.is_persistent)
+}
+
 fn kind(exam: &Exam<'_>, path: &Path, map: &PmemMap) -> Finding {
     let kind = match map.kind() {
         PmemKind::DeviceDax => "a device-DAX".into(),
@@ -103,7 +125,7 @@ fn kind(exam: &Exam<'_>, path: &Path, map: &PmemMap) -> Finding {
         other => format!("an {other}"),
     };
     let found = format!("{} is {kind} ({} bytes)", path.display(), map.len());
-    if map.is_pmem() {
+    if is_persistent(exam, map) {
         return Finding::good(CHECK, found);
     }
     Finding::note(CHECK, format!("{found}, and no persistent memory"))
@@ -121,7 +143,10 @@ fn persistence_domain(exam: &Exam<'_>, map: &PmemMap) -> Finding {
     let device = exam.devices.first();
     match device.map(|device| durable::detected(device, map, Ddio::On)) {
         Some(cfg) if cfg.get_processor_persists() => Finding::good(CHECK, found),
-        Some(_) if map.is_pmem() => Finding::note(CHECK, found).with_remedy(remedies::OTHER_DOMAIN),
+        Some(_) if is_persistent(exam, map) => {
+            let remedy = remedies::other_domain(&exam.host.facts);
+            Finding::note(CHECK, found).with_remedy(remedy)
+        }
         None if map.is_pmem() => {
             Finding::unseen(CHECK, format!("{found}; no device to judge it with"))
         }

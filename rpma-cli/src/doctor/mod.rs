@@ -112,7 +112,7 @@ type Step = fn(&mut Exam<'_>) -> Vec<Finding>;
 
 /// The first of these are about the host, and the others about the memory.
 const OF_HOST: usize = 10;
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     |exam| system::kernel(&exam.host.facts),
     |exam| system::container(&exam.host.facts),
     |exam| system::modules(&exam.host.facts),
@@ -123,6 +123,7 @@ const STEPS: [Step; 13] = [
     registering::locked_memory,
     |exam| opened::abilities(&exam.devices),
     |exam| opened::iwarp(&exam.devices),
+    |exam| memory::modules(&exam.host.facts),
     memory::open,
     |exam| durable::check(exam),
     |exam| vec![exam.summary()],

@@ -51,11 +51,7 @@ pub(super) fn modules(facts: &Facts) -> Vec<Finding> {
         Finding::bad(CHECK, found, remedies::other_kernel(facts))
     } else if !missing.is_empty() {
         let found = format!("not loaded: {}", missing.join(", "));
-        Finding::bad(
-            CHECK,
-            found,
-            remedies::load(&missing, facts.container.is_some()),
-        )
+        Finding::bad(CHECK, found, remedies::load(&missing, facts))
     } else {
         let loaded = in_state(ModuleState::Loaded);
         Finding::good(CHECK, format!("loaded: {}", loaded.join(", ")))
@@ -140,7 +136,9 @@ mod tests {
         };
         assert_eq!(
             finding.remedy.as_deref(),
-            Some("as root: modprobe -a rdma_ucm")
+            Some(
+                "as root: modprobe -a rdma_ucm. If it fails, look for the cause in the kernel's log, as root: dmesg"
+            )
         );
 
         facts.modules[0].state = ModuleState::Absent;

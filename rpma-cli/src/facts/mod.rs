@@ -54,6 +54,15 @@ pub(crate) struct Facts {
     /// A network adapter on the bus, and the driver of a guest or a program that has it.
     #[serde(skip)]
     pub(crate) given_away: Option<(String, String)>,
+    /// The running kernel has no folder of modules, and another one has.
+    #[serde(skip)]
+    pub(crate) is_replaced: bool,
+    /// Modules of RDMA that `modprobe` does not load, and the files that forbid it.
+    #[serde(skip)]
+    pub(crate) forbidden: Vec<(&'static str, String)>,
+    /// The systemd unit of this process, if it is a service.
+    #[serde(skip)]
+    pub(crate) unit: Option<String>,
     /// The modules that remedies load and that this kernel was built without.
     pub(crate) absent: Vec<&'static str>,
     /// The providers of rdma-core that are installed, such as `mlx5`.
@@ -86,6 +95,9 @@ impl Facts {
             ethernet: network::ethernet(&files),
             adapter: network::adapter(&files, &kernel),
             given_away: network::given_away(&files),
+            is_replaced: modules::is_replaced(&files),
+            forbidden: modules::forbidden(&files),
+            unit: system::unit(&files),
             absent: kernel.absent(&files),
             providers: drivers::providers(&files),
             user: system::user(&files),

@@ -76,6 +76,38 @@ impl Kernel {
     }
 }
 
+pub(super) fn is_replaced(files: &Files) -> bool {
+    let release = files.word("proc/sys/kernel/osrelease");
+    let others = files.names("lib/modules");
+    release.is_some_and(|release| !others.is_empty() && !others.contains(&release))
+}
+
+/// A line `install MODULE COMMAND` runs the command in the place of loading (modprobe.d(5)).
+pub(super) fn forbidden(files: &Files) -> Vec<(&'static str, String)> {
+    let dirs = ["etc/modprobe.d", "run/modprobe.d", "usr/lib/modprobe.d"];
+    let paths = dirs.into_iter().flat_map(|dir| {
+        let names = files.names(dir).into_iter();
+        names.map(move |name| format!("{dir}/{name}"))
+    });
+    let module = |line: String| {
+        let mut words = line.split_whitespace();
+        let module = words
+            .next()
+            .filter(|word| *word == "install")
+            .and(words.next())?;
+        let module = module.replace('-', "_");
+        MODULES
+            .into_iter()
+            .map(|(name, _)| name)
+            .find(|name| module == *name)
+    };
+    let of_file = |path: String| {
+        let found = files.lines(&path).into_iter().flatten().find_map(module)?;
+        Some((found, path))
+    };
+    paths.filter_map(of_file).collect()
+}
+
 /// The modules that a remedy can load.
 fn of_remedies() -> impl Iterator<Item = &'static str> {
     drivers::modules().chain(["rdma_rxe", "ib_ipoib", "device_dax"])

@@ -2,6 +2,7 @@
 //! libnvdimm that can become device-DAX. Drivers, sizes and modes decide, not names in `/dev`.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -12,6 +13,14 @@ const ND: &str = "sys/bus/nd/devices";
 const ND_DRIVERS: &str = "sys/bus/nd/drivers";
 const DAX: &str = "sys/bus/dax/devices";
 const DAX_DRIVERS: &str = "sys/bus/dax/drivers";
+/// Words of `flags` (`drivers/acpi/nfit/core.c`, and `papr_scm.c` of POWER).
+const FAULTS: [&str; 5] = [
+    "not_armed",
+    "save_fail",
+    "flush_fail",
+    "restore_fail",
+    "map_fail",
+];
 /// `ndctl` makes no smaller namespace.
 const SMALLEST: u64 = 16 << 20;
 
@@ -60,6 +69,8 @@ pub(crate) struct Dimm {
     pub(crate) name: String,
     /// Its passphrase is set and was not given, so nothing can use its memory.
     pub(crate) is_locked: bool,
+    /// The words of its faults: it may lose data with the power, or has lost some.
+    pub(crate) faults: Vec<&'static str>,
 }
 
 /// A region of libnvdimm.
@@ -100,6 +111,11 @@ impl Dax {
 }
 
 impl Pmem {
+    /// The device of a path.
+    pub(crate) fn device(&self, path: &Path) -> Option<&Dax> {
+        self.dax.iter().find(|dax| Path::new(&dax.path()) == path)
+    }
+
     /// The persistent devices in a state.
     pub(crate) fn in_state(&self, state: DaxState) -> impl Iterator<Item = &Dax> {
         let devices = self.dax.iter();
@@ -183,7 +199,12 @@ fn state(files: &Files, name: &str, has_bus: bool) -> DaxState {
 
 fn dimm(files: &Files, name: &str) -> Dimm {
     let security = files.word(format!("{ND}/{name}/security"));
+    let drivers = ["nfit", "papr", "cxl"];
+    let flags = drivers.map(|driver| files.word(format!("{ND}/{name}/{driver}/flags")));
+    let flags = flags.into_iter().flatten().collect::<Vec<_>>().join(" ");
+    let has = |fault: &&str| flags.split_whitespace().any(|word| word == *fault);
     Dimm {
+        faults: FAULTS.into_iter().filter(has).collect(),
         name: name.to_owned(),
         is_locked: security.as_deref() == Some("locked"),
     }

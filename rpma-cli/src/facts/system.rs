@@ -102,12 +102,23 @@ fn may_lock(files: &Files) -> bool {
     effective.is_some_and(|effective| effective >> 14 & 1 == 1)
 }
 
+/// The control group of this process.
+fn control_group(files: &Files) -> Option<String> {
+    let mut lines = files.lines("proc/self/cgroup").into_iter().flatten();
+    lines.find_map(|line| Some(line.strip_prefix("0::/")?.to_owned()))
+}
+
+/// The limits of users do not count for services of the system.
+pub(super) fn unit(files: &Files) -> Option<String> {
+    let group = control_group(files)?;
+    let unit = group.strip_prefix("system.slice/")?.split('/').next()?;
+    unit.ends_with(".service").then(|| unit.to_owned())
+}
+
 /// The limits of the control groups of this process, the nearest first. A line is
 /// `mlx5_0 hca_handle=4 hca_object=max`.
 pub(super) fn rdma_max(files: &Files) -> Vec<(String, String, String)> {
-    let mut lines = files.lines("proc/self/cgroup").into_iter().flatten();
-    let own = lines.find_map(|line| Some(line.strip_prefix("0::/")?.to_owned()));
-    let own = own.map(|own| format!("sys/fs/cgroup/{own}"));
+    let own = control_group(files).map(|own| format!("sys/fs/cgroup/{own}"));
     let groups = own.iter().flat_map(|own| Path::new(own).ancestors());
     let files_of = groups.map(|group| group.join("rdma.max").display().to_string());
     let limits = files_of.flat_map(|path| {

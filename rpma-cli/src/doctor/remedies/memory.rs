@@ -121,8 +121,8 @@ fn of_used(facts: &Facts) -> Option<String> {
     }
     let Region { name, .. } = regions.iter().find(|region| region.is_read_only)?;
     Some(format!(
-        "{name} is read-only, and no program can write to it: use another host, or make it writable in the settings of \
-         its platform"
+        "{name} is read-only, and no program can write to it: mend a module with a fault that a line above names, use \
+         another host, or make it writable in the settings of its platform"
     ))
 }
 
@@ -131,8 +131,10 @@ fn no_region(dimms: &[Dimm], regions: &[Region]) -> Option<String> {
     let names: Vec<&str> = dimms.iter().map(|dimm| &*dimm.name).collect();
     (regions.is_empty() && !names.is_empty()).then(|| {
         format!(
-            "no region has the memory of {}: make one in the settings of the platform. For Optane, as root: ipmctl create -goal \
-             PersistentMemoryType=AppDirect, and start the host again. THIS DESTROYS the data on all modules",
+            "no region has the memory of {}. If the modules had data, look at their slots and the platform's log first. \
+             Otherwise make a region in the settings of the platform. For Optane, as root: ipmctl create -goal \
+             PersistentMemoryType=AppDirect, and start the host again. THIS DESTROYS the data on all modules, and takes \
+             their memory from the system",
             names.join(", ")
         )
     })
@@ -147,7 +149,8 @@ fn device_remedy(dax: &Dax, facts: &Facts) -> Option<String> {
     match (dax.state, facts.container) {
         (DaxState::NoFile, Some(container)) => Some(give_path(container, &path)),
         (DaxState::NoFile, None) => Some(format!(
-            "the kernel has {path}, and /dev has not: look for udev or for a /dev of your own"
+            "the kernel has {path}, and /dev has not: look for udev or for a /dev of your own (PrivateDevices= of a \
+             systemd unit)"
         )),
         // Its commands are for the root of the host.
         (_, Some(_)) => None,

@@ -7,7 +7,9 @@ mod ports;
 #[cfg(test)]
 mod tests;
 
+use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 
 use rpma::Error;
 use rustix::io::Errno;
@@ -51,13 +53,25 @@ pub(super) fn try_between_hosts(devices: &[Opened]) -> String {
 }
 
 /// For a module that is not loaded. The devices' own modules come with the adapter's driver.
-pub(super) fn load(modules: &[&str], container: bool) -> String {
-    let place = if container {
-        ", on the host of the container"
-    } else {
-        ""
+pub(super) fn load(modules: &[&str], facts: &Facts) -> String {
+    if facts.is_replaced && facts.container.is_none() {
+        return "the modules of the running kernel are gone, and /lib/modules has those of another: start the host again"
+            .into();
+    }
+    let place = match facts.container {
+        Some(_) => ", on the host of the container",
+        None => "",
     };
-    format!("as root{place}: modprobe -a {}", modules.join(" "))
+    let mut forbidden = facts.forbidden.iter();
+    let forbidden = forbidden.find(|(module, _)| modules.contains(module));
+    let first = forbidden.map(|(module, file)| {
+        format!("the line `install {module}` of /{file} forbids it: take it out. Then ")
+    });
+    let first = first.unwrap_or_default();
+    format!(
+        "{first}as root{place}: modprobe -a {}. If it fails, {LOG}",
+        modules.join(" ")
+    )
 }
 
 /// For a kernel that was built without a module.
@@ -86,8 +100,9 @@ fn or_other_kernel(facts: &Facts, module: &str, load: String) -> String {
 
 /// For a device whose provider is not installed.
 pub(super) const PROVIDERS: &str = "install rdma-core's providers: ibverbs-providers on Debian and Ubuntu, libibverbs on \
-                                    Fedora and RHEL. If the package is there, install it again (apt install \
-                                    --reinstall, dnf reinstall)";
+                                    Fedora and RHEL. If the package is there, install it again in the version of \
+                                    libibverbs (`apt list -a ibverbs-providers libibverbs1` or `rpm -qa | grep ibverbs` shows \
+                                    the versions)";
 
 /// For an address of a device that does not open it.
 pub(super) fn of_opening(error: &Error, device: &RdmaDevice, facts: &Facts) -> String {
@@ -169,7 +184,9 @@ fn without_device(adapter: &Adapter, facts: &Facts) -> String {
              interrupts its network for a moment. Otherwise, {LOG}"
         );
     }
-    let load = format!("its module for RDMA is not loaded. As root: modprobe {module}");
+    let load = format!(
+        "its module for RDMA is not loaded. As root: modprobe {module}. If it fails, {LOG}"
+    );
     let remedy = or_other_kernel(facts, module, load);
     format!("{interface} is an adapter, and {remedy}")
 }
@@ -207,7 +224,9 @@ fn missing_node(path: &str, facts: &Facts) -> String {
             "load the modules first: the kernel makes it then".into()
         }
         Some(container) => give_path(container, path),
-        None => format!("the modules are loaded: look for udev, or for a /dev of your own: {path}"),
+        None => format!(
+            "the modules are loaded: look for udev, or for a /dev of your own (PrivateDevices= of a systemd unit): {path}"
+        ),
     }
 }
 
@@ -256,9 +275,12 @@ pub(super) fn other_address(others: &[&str]) -> String {
 pub(super) fn memlock(facts: &Facts) -> String {
     match facts.container {
         Some(container) => containers::memlock(container).into(),
-        None => "raise the limit: `* - memlock unlimited` in a file of /etc/security/limits.d, and log in again; or \
-                 LimitMEMLOCK=infinity in a systemd unit"
-            .into(),
+        None => match &facts.unit {
+            Some(unit) => format!("raise the limit of the unit: LimitMEMLOCK=infinity (systemctl edit {unit})"),
+            None => "raise the limit: `* - memlock unlimited` in a file of /etc/security/limits.d, and log in again; or \
+                     LimitMEMLOCK=infinity in a systemd unit"
+                .into(),
+        },
     }
 }
 
@@ -273,14 +295,34 @@ pub(super) fn memory_rights(path: &str, user: &str, by_rule: bool, facts: &Facts
     if !path.starts_with("/dev/") {
         return format!("as root: {chown}");
     }
-    refused(path, by_rule, facts, &chown).unwrap_or_else(|| {
-        format!("as root: {chown}. The right lasts until the next boot, and a rule of udev makes it permanent")
+    refused(path, by_rule, facts, &chown).unwrap_or_else(|| match group_with_right(path) {
+        Some(group) => format!(
+            "its group ({group}) has the right: as root, add this user to the group (usermod -aG), and log in again"
+        ),
+        None => format!("as root: {chown}. The right lasts until the next boot, and a rule of udev makes it permanent"),
     })
 }
 
-// Nobody knows a virtual memory better: its hypervisor has to be asked.
-pub(super) const OTHER_DOMAIN: &str = "if the kernel names no domain, and you know the platform, declare it by \
-     PeerCfg::set_durable and PeerCfg::set_processor_persists (docs/persistence.md)";
+/// The group of a file, if it may read and write.
+fn group_with_right(path: &str) -> Option<u32> {
+    const READ_AND_WRITE: u32 = 0o060;
+    let file = fs::metadata(path).ok()?;
+    (file.gid() != 0 && file.mode() & READ_AND_WRITE == READ_AND_WRITE).then(|| file.gid())
+}
+
+/// For memory that is not known to keep its data.
+pub(super) fn other_domain(facts: &Facts) -> String {
+    if facts.pmem.dimms.iter().any(|dimm| !dimm.faults.is_empty()) {
+        return above("memory module");
+    }
+    // Nobody knows a virtual memory better: its hypervisor has to be asked.
+    "if the kernel names no domain, and you know the platform, declare it by PeerCfg::set_durable and \
+     PeerCfg::set_processor_persists (docs/persistence.md)"
+        .into()
+}
+
+pub(super) const MODULE: &str = "save its data elsewhere, and mend the module or its energy source (battery, capacitor): \
+                                 `ndctl list -DH` and the platform's log name the fault. Until then nothing on it is durable";
 
 /// For an error of the kernel that has no other remedy.
 const LOG: &str = "look for the cause in the kernel's log, as root: dmesg";

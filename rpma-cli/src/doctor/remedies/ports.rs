@@ -33,7 +33,9 @@ pub(in crate::doctor) fn inactive(device: &RdmaDevice, container: Option<Contain
                 "as root: ibportstate -C {} -D 0 {} enable",
                 device.name, port.number
             ),
-            _ => "connect the cable to a switch or host that is on".into(),
+            _ => "connect the cable to a switch or host of InfiniBand that is on. For Ethernet, set the port's type and start \
+                  the host again (mstconfig -d PCI set LINK_TYPE_P1=2)"
+                .into(),
         };
     }
     let Some(interface) = port.interfaces.first() else {

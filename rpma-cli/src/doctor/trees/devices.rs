@@ -96,7 +96,8 @@ fn devices_that_serve_are_good() {
 /// A port of InfiniBand that is not active.
 #[test]
 fn a_port_of_infiniband_has_the_remedy_of_its_state() {
-    let cable = "connect the cable to a switch or host that is on";
+    let cable = "connect the cable to a switch or host of InfiniBand that is on. For Ethernet, set the port's type and start \
+                 the host again (mstconfig -d PCI set LINK_TYPE_P1=2)";
     let manager = "the cable is connected: run a subnet manager in the network (opensm)";
     for (state, physical, remedy) in [
         ("1: DOWN", "2: Polling", cable),
@@ -186,8 +187,8 @@ fn a_host_without_a_device_gets_its_own_names() {
         "sys/class/net/enp5s0/device/driver",
         "-> ../../../bus/pci/drivers/mlx5_core",
     )];
-    let load =
-        "enp5s0 is an adapter, and its module for RDMA is not loaded. As root: modprobe mlx5_ib";
+    let load = "enp5s0 is an adapter, and its module for RDMA is not loaded. As root: modprobe mlx5_ib. If it fails, look for the \
+         cause in the kernel's log, as root: dmesg";
     finds(
         &diagnose(&[], &[ETHERNET, adapter]).expect("a tree"),
         none,
@@ -278,7 +279,8 @@ const LIBRARIES: Tree<'_> = &[
     ("etc/libibverbs.d/mlx5.driver", "driver mlx5\n"),
 ];
 const PROVIDERS: &str = "install rdma-core's providers: ibverbs-providers on Debian and Ubuntu, libibverbs on Fedora \
-                         and RHEL. If the package is there, install it again (apt install --reinstall, dnf reinstall)";
+                         and RHEL. If the package is there, install it again in the version of libibverbs (`apt list -a \
+                         ibverbs-providers libibverbs1` or `rpm -qa | grep ibverbs` shows the versions)";
 
 /// RoCE, InfiniBand and iWARP, each with an address.
 fn adapter(kind: &str, link: &str) -> Vec<(String, String)> {
@@ -421,7 +423,7 @@ fn a_missing_device_file_waits_for_the_modules() {
         found,
         give,
     );
-    let udev =
-        "the modules are loaded: look for udev, or for a /dev of your own: /dev/infiniband/rdma_cm";
+    let udev = "the modules are loaded: look for udev, or for a /dev of your own (PrivateDevices= of a systemd unit): \
+         /dev/infiniband/rdma_cm";
     finds(&diagnose(&[], &[&loaded]).expect("a tree"), found, udev);
 }

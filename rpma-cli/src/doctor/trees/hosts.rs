@@ -43,8 +43,8 @@ fn host(
 #[test]
 fn a_virtual_machine_without_the_module_of_its_adapter() {
     let own = [interface("eth1", "mana")];
-    let load =
-        "eth1 is an adapter, and its module for RDMA is not loaded. As root: modprobe mana_ib";
+    let load = "eth1 is an adapter, and its module for RDMA is not loaded. As root: modprobe mana_ib. If it fails, look for \
+         the cause in the kernel's log, as root: dmesg";
     host(&[], &own, &[MODULES, CM], NO_DEVICE, load);
 }
 
@@ -172,7 +172,8 @@ fn a_host_whose_providers_were_removed() {
     let found = "BAD     address: 192.0.2.2 is an address of this host, and leads to no RDMA device (rdma_bind_addr failed: No \
                  such device (os error 19)): rxe0 cannot be opened: rdma-core has no provider rxe here";
     let install = "install rdma-core's providers: ibverbs-providers on Debian and Ubuntu, libibverbs on Fedora and RHEL. If \
-                   the package is there, install it again (apt install --reinstall, dnf reinstall)";
+                   the package is there, install it again in the version of libibverbs (`apt list -a ibverbs-providers \
+                   libibverbs1` or `rpm -qa | grep ibverbs` shows the versions)";
     host(
         &["192.0.2.2"],
         &[soft_roce()],
@@ -365,4 +366,67 @@ fn a_bond_that_sends_through_another_adapter() {
     let found = "good    RDMA device: mlx5_0: port 1 is ACTIVE, Ethernet, bond0 up";
     let lines = with_devices(&[], &[roce("bond0")], &trees.concat());
     assert!(lines.contains(&found.to_owned()), "{lines:#?}");
+}
+
+/// Promise: a module of the kernel is not loaded by a command that cannot work.
+#[test]
+fn modules_that_modprobe_cannot_load() {
+    let missing: Tree<'_> = &[
+        ("sys/module/ib_core/", ""),
+        ("sys/module/ib_uverbs/", ""),
+        ("sys/module/rdma_cm/", ""),
+        ("proc/sys/kernel/osrelease", "6.12.43"),
+    ];
+    let found = "BAD     kernel modules: not loaded: rdma_ucm";
+    let load = "as root: modprobe -a rdma_ucm. If it fails, look for the cause in the kernel's log, as root: dmesg";
+    host(&[], &[], &[missing], found, load);
+    let hardened: Tree<'_> = &[
+        (
+            "etc/modprobe.d/a.conf",
+            "# install rdma_ucm\nblacklist rdma_ucm\n",
+        ),
+        (
+            "etc/modprobe.d/cis.conf",
+            "install cramfs /bin/false\ninstall rdma-ucm /bin/false\n",
+        ),
+    ];
+    let forbidden = format!(
+        "the line `install rdma_ucm` of /etc/modprobe.d/cis.conf forbids it: take it out. Then {load}"
+    );
+    host(&[], &[], &[missing, hardened], found, &forbidden);
+    let upgraded: Tree<'_> = &[(
+        "lib/modules/6.12.94/modules.dep",
+        "kernel/rdma_ucm.ko.xz:\n",
+    )];
+    let restart = "the modules of the running kernel are gone, and /lib/modules has those of another: start the host again";
+    host(&[], &[], &[missing, upgraded], found, restart);
+}
+
+/// Its region keeps its domain, `memory_controller`.
+#[test]
+fn a_module_whose_energy_source_is_not_ready() {
+    let modules: Tree<'_> = &[
+        ("sys/bus/nd/devices/nmem0/nfit/flags", "smart_notify \n"),
+        (
+            "sys/bus/nd/devices/nmem1/nfit/flags",
+            "not_armed smart_notify \n",
+        ),
+    ];
+    let found = "note    memory module: nmem1 reports not_armed: it may lose data with the power, or has lost some";
+    let mend = "save its data elsewhere, and mend the module or its energy source (battery, capacitor): `ndctl list -DH` and \
+                the platform's log name the fault. Until then nothing on it is durable";
+    host(&[], &[], &[MODULES, modules], found, mend);
+}
+
+/// The limits of users do not count there.
+#[test]
+fn a_service_of_the_system_has_a_limit_of_its_own() {
+    let limits = "Max locked memory         65536                65536                bytes\n";
+    let service: Tree<'_> = &[
+        ("proc/self/limits", limits),
+        ("proc/self/cgroup", "0::/system.slice/store.service/own\n"),
+    ];
+    let found = "BAD     locked memory: the limit is 64 KiB. Not even 1 MiB can be registered";
+    let raise = "raise the limit of the unit: LimitMEMLOCK=infinity (systemctl edit store.service)";
+    host(&[], &[], &[MODULES, service], found, raise);
 }

@@ -118,8 +118,8 @@ fn drivers_that_are_missing_have_their_commands() {
         "as root: daxctl enable-device dax0.0",
     );
     let no_file: Tree<'_> = &[("sys/bus/dax/drivers/device_dax/dax0.0/", "")];
-    let udev =
-        "the kernel has /dev/dax0.0, and /dev has not: look for udev or for a /dev of your own";
+    let udev = "the kernel has /dev/dax0.0, and /dev has not: look for udev or for a /dev of your own (PrivateDevices= of a \
+         systemd unit)";
     of_memory(&[], &[size, no_file], NOT_GIVEN, udev);
     let container: Tree<'_> = &[(".dockerenv", "")];
     let give = "give it to the container: --device /dev/dax0.0";
@@ -153,8 +153,8 @@ fn namespaces_have_the_remedies_of_their_modes() {
         );
         of_memory(&[], &[&namespace(mode)], NOT_GIVEN, &disabled);
         let read_only = [("sys/bus/nd/devices/region3/read_only", "1")];
-        let other = "region3 is read-only, and no program can write to it: use another host, or make it writable in the \
-                     settings of its platform";
+        let other = "region3 is read-only, and no program can write to it: mend a module with a fault that a line above \
+                     names, use another host, or make it writable in the settings of its platform";
         of_memory(&[], &[&namespace(mode), &read_only], NOT_GIVEN, other);
     }
     // A namespace in use comes last.
@@ -327,9 +327,10 @@ fn modules_without_memory_have_their_commands() {
         ("sys/bus/nd/devices/nmem0/security", "disabled"),
         ("sys/bus/nd/devices/nmem1/", ""),
     ];
-    let platform = "no region has the memory of nmem0, nmem1: make one in the settings of the platform. For Optane, as root: ipmctl \
+    let platform = "no region has the memory of nmem0, nmem1. If the modules had data, look at their slots and the platform's \
+                    log first. Otherwise make a region in the settings of the platform. For Optane, as root: ipmctl \
                     create -goal PersistentMemoryType=AppDirect, and start the host again. THIS DESTROYS the data on all \
-                    modules";
+                    modules, and takes their memory from the system";
     of_memory(&[], &[apart], NOT_GIVEN, platform);
 }
 
