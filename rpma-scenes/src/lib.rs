@@ -57,6 +57,7 @@ mod scenes;
 mod stage;
 mod subject;
 mod suite;
+mod ways;
 mod world;
 mod writer;
 

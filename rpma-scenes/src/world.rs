@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rpma::sim::{AtStep, Fabric, Host, Link, Platform, Pmem};
+use rpma::sim::{AtStep, Fabric, Host, Platform, Pmem};
 
 use crate::acts::Acts;
 use crate::exec::{self, Handle};
@@ -260,30 +260,6 @@ impl<S: Subject> World<S> {
         self.pmems().iter().find_map(place)
     }
 
-    /// The way from the usual writer to a server.
-    pub(crate) fn link(&self, n: usize) -> Way<'_, S> {
-        Way {
-            world: self,
-            link: self.0.fabric.between(&self.0.client, &self.host(n)),
-            name: format!("the network between the writer and {}", name(n)),
-        }
-    }
-
-    pub(crate) fn delay_all(&self, delay: Duration) {
-        self.all()
-            .into_iter()
-            .for_each(|n| self.link(n).delay(delay));
-    }
-
-    /// The way back.
-    pub(crate) fn link_back(&self, n: usize) -> Way<'_, S> {
-        Way {
-            world: self,
-            link: self.0.fabric.between(&self.host(n), &self.0.client),
-            name: format!("the network from {} to the writer", name(n)),
-        }
-    }
-
     pub(crate) async fn sleep(&self, time: Duration) {
         exec::sleep(S::BLOCKS, time).await;
     }
@@ -530,49 +506,5 @@ impl<S: Subject> World<S> {
         writer.append(Shape::LEAST_LONGEST).await;
         self.settle().await;
         writer
-    }
-}
-
-/// The network between two hosts.
-pub(crate) struct Way<'a, S: Subject> {
-    world: &'a World<S>,
-    link: Link,
-    name: String,
-}
-
-impl<S: Subject> Way<'_, S> {
-    fn does(&self, what: &str) {
-        self.world.acts().does(format!("{} {what}", self.name));
-    }
-
-    pub(crate) fn partition(&self) {
-        self.does("is interrupted");
-        self.link.partition();
-    }
-
-    pub(crate) fn block(&self) {
-        self.does("is blocked");
-        self.link.block();
-    }
-
-    pub(crate) fn heal(&self) {
-        self.does("works again");
-        self.link.heal();
-    }
-
-    /// The `nth` request from now on does not arrive, nor do those after it.
-    pub(crate) fn lose_request(&self, nth: usize) {
-        self.does(&format!("loses request {nth} from now on"));
-        self.link.lose_request(nth as u32);
-    }
-
-    /// It loses no more requests.
-    pub(crate) fn disarm(&self) {
-        self.link.disarm();
-    }
-
-    pub(crate) fn delay(&self, delay: Duration) {
-        self.does(&format!("takes {delay:?} more"));
-        self.link.delay(delay);
     }
 }
