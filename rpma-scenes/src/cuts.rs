@@ -85,7 +85,7 @@ impl<S: Subject> Cuts<S> {
             }
             self.recoveries += 1;
             if let Err(why) = self.recover(&memories, model.clone(), hash) {
-                let acts = || self.world.acts().to_string();
+                let acts = || self.world.course();
                 self.failed_after.get_or_insert_with(acts);
                 panic!("{why}");
             }
@@ -153,7 +153,7 @@ fn recover<S: Subject>(
         format!(
             "{why}\n{}\n{}",
             left(&world, memories),
-            world.acts().of_recovery()
+            world.course_of_recovery()
         )
     })
 }

@@ -50,6 +50,7 @@
 #![cfg(feature = "sim")]
 
 mod acts;
+mod course;
 mod cuts;
 mod exec;
 mod model;

@@ -3,6 +3,7 @@
 //! its own writer has read it; a refused one never; and nothing else is read. A forgotten record is
 //! not read again.
 
+use crate::course::ranges;
 use crate::subject::{Appended, Record};
 
 /// A record that was appended.
@@ -32,16 +33,6 @@ impl Entry {
         let mut windows = memory.windows(self.bytes.len());
         windows.any(|bytes| bytes == self.bytes)
     }
-}
-
-/// Numbers that follow each other are a range.
-fn ranges(numbers: &[usize]) -> String {
-    let runs = numbers.chunk_by(|one, next| one + 1 == *next);
-    let text = |run: &[usize]| match run {
-        [one] => one.to_string(),
-        _ => format!("{} to {}", run[0], run[run.len() - 1]),
-    };
-    Vec::from_iter(runs.map(text)).join(", ")
 }
 
 /// The records of a log, and the outcomes that its writers have got.

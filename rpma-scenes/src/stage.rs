@@ -117,7 +117,7 @@ impl<S: Subject> Stage<S> {
     fn run<T>(&self, world: &World<S>, executor: &Executor, scene: impl Future<Output = T>) -> T {
         let played = catch_unwind(AssertUnwindSafe(|| executor.run(scene)));
         played.unwrap_or_else(|panic| {
-            self.acts.replace(world.acts().to_string());
+            self.acts.replace(world.course());
             resume_unwind(panic)
         })
     }

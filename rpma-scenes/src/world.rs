@@ -176,6 +176,18 @@ impl<S: Subject> World<S> {
         locked(&self.0.acts)
     }
 
+    /// The acts until now, for a report.
+    pub(crate) fn course(&self) -> String {
+        let model = self.model();
+        self.acts().text(&model)
+    }
+
+    /// The same, if these are recoveries from an image.
+    pub(crate) fn course_of_recovery(&self) -> String {
+        let model = self.model();
+        self.acts().of_recovery(&model)
+    }
+
     pub(crate) fn last_epoch(&self) -> u64 {
         self.0.epoch.load(Ordering::Relaxed)
     }
@@ -349,13 +361,18 @@ impl<S: Subject> World<S> {
     pub(crate) async fn cut(&self, n: usize) {
         let host = self.host(n);
         if host.has_power() {
-            self.acts().does(format!("the power of {} fails", name(n)));
-            host.power_cut();
+            self.cut_power(n);
         }
         let serving = locked(&self.0.servers)[n].serving.take();
         if let Some(serving) = serving {
             serving.end().await;
         }
+    }
+
+    fn cut_power(&self, n: usize) {
+        self.host(n).power_cut();
+        let left = self.pmems()[n].bytes_quietly();
+        self.acts().cuts(n, left);
     }
 
     pub(crate) async fn cut_all(&self) {
@@ -395,8 +412,7 @@ impl<S: Subject> World<S> {
         let (world, host) = (self.clone(), self.host(n));
         self.0.fabric.at_step(step, move || {
             if host.has_power() {
-                world.acts().does(format!("the power of {} fails", name(n)));
-                host.power_cut();
+                world.cut_power(n);
             }
         })
     }

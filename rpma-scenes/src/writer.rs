@@ -62,8 +62,7 @@ impl<S: Subject> Writer<S> {
     /// Forgets the records before a position. Returns whether that is known.
     pub(crate) async fn try_truncate(&self, to: u64) -> Result<(), String> {
         self.world.model().forget(to);
-        let text = format!("writer {} forgets the records before {to}", self.epoch);
-        let act = self.world.acts().calls(text);
+        let act = self.world.acts().forgets(self.epoch, to);
         let truncate = self.log.truncate(to);
         let done = exec::on(S::BLOCKS, &self.host, "truncate", truncate).await;
         let done = done.map_err(|error| error.to_string());
@@ -124,7 +123,7 @@ impl<S: Subject> Writer<S> {
         let read =
             read.unwrap_or_else(|error| fail(format!("the records cannot be read: {error}")));
         let answer = self.world.model().text(&read);
-        self.world.acts().answers(act, answer);
+        self.world.acts().read(act, answer);
         read
     }
 
