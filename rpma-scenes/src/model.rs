@@ -3,7 +3,9 @@
 //! its own writer has read it; a refused one never; and nothing else is read. A forgotten record is
 //! not read again.
 
-use crate::course::ranges;
+mod texts;
+
+use self::texts::Lost;
 use crate::subject::{Appended, Record};
 
 /// A record that was appended.
@@ -19,6 +21,8 @@ struct Entry {
     outcome: Option<Appended>,
     /// An opening has decided whether it is in the log.
     settled: Option<bool>,
+    /// The position at which it was read last.
+    read_at: Option<u64>,
 }
 
 impl Entry {
@@ -116,6 +120,7 @@ impl Model {
             ended: NEVER,
             outcome: None,
             settled: None,
+            read_at: None,
         };
         self.entries.push(entry);
         (number, bytes)
@@ -208,50 +213,7 @@ impl Model {
         }
         self.check_order(&found)?;
         self.check_missing(&found)
-    }
-
-    /// The records that were read, by their numbers. The positions are of the first one and the last.
-    pub(crate) fn text(&self, read: &[Record]) -> String {
-        let [Some(first), Some(last)] = [read.first(), read.last()] else {
-            return "no record".to_owned();
-        };
-        let numbers = read.iter().filter_map(|record| self.named(record).ok());
-        let numbers: Vec<_> = numbers.collect();
-        let others = match read.len() - numbers.len() {
-            0 => String::new(),
-            others => format!(" and {others} that no writer has appended"),
-        };
-        let (runs, first, last) = (ranges(&numbers), first.at, last.at);
-        match (read.len(), numbers.is_empty()) {
-            (count, true) => format!("{count} that no writer has appended, from {first} on"),
-            (1, _) => format!("record {runs}, at {first}"),
-            _ => format!("the records {runs}{others}, at {first} to {last}"),
-        }
-    }
-
-    /// The numbers of the records whose bytes are in a memory, in one piece.
-    pub(crate) fn records_in(&self, memory: &[u8]) -> String {
-        let is_there = |(number, of): (usize, &Entry)| of.is_in(memory).then_some(number);
-        let numbers: Vec<_> = self
-            .entries
-            .iter()
-            .enumerate()
-            .filter_map(is_there)
-            .collect();
-        match numbers.is_empty() {
-            true => "none".to_owned(),
-            false => ranges(&numbers),
-        }
-    }
-
-    /// Whether a memory has all records that the next writer has to read.
-    pub(crate) fn is_whole_in(&self, memory: &[u8]) -> bool {
-        let must_be = |of: &&Entry| match of.position() {
-            Some(at) => at >= self.forgets,
-            None => of.settled == Some(true) && self.forgets == 0,
-        };
-        let mut all = self.entries.iter().filter(must_be);
-        all.all(|of| of.is_in(memory))
+            .map_err(|lost| lost.text(read, &found))
     }
 
     /// The number of a record that was read.
@@ -282,8 +244,14 @@ impl Model {
                 return Err(format!("record {number} was refused ({why}), and is read"));
             }
             Some(Appended::Durable(at)) if *at != record.at => {
+                let place = self
+                    .entries
+                    .iter()
+                    .position(|of| of.position() == Some(record.at));
+                let place =
+                    place.map_or_else(String::new, |of| format!(", the place of record {of}"));
                 return Err(format!(
-                    "record {number} was durable at {at}, and is read at {}",
+                    "record {number} was durable at {at}, and is read at {}{place}",
                     record.at
                 ));
             }
@@ -319,7 +287,7 @@ impl Model {
         Ok(())
     }
 
-    fn check_missing(&self, found: &[Option<usize>]) -> Result<(), String> {
+    fn check_missing(&self, found: &[Option<usize>]) -> Result<(), Lost> {
         let all = || self.entries.iter().zip(found).enumerate();
         let kept = all().filter_map(|(_, (of, found))| found.and(of.position()));
         // The records that may be forgotten are so from the first one on.
@@ -335,13 +303,21 @@ impl Model {
                         true => "is missing between others that were kept",
                         false => "was durable, and is lost",
                     };
-                    return Err(format!("record {number} (at {at}) {lost}"));
+                    return Err(Lost {
+                        at: Some(at),
+                        why: format!("record {number} (at {at}) {lost}"),
+                    });
                 }
                 Some(_) => {}
                 None if of.settled == Some(true) && self.forgets == 0 => {
-                    return Err(format!(
-                        "the outcome of record {number} was unknown, it was read, and now it is lost"
-                    ));
+                    let at = of.read_at;
+                    let place = at.map_or_else(String::new, |at| format!(" at {at}"));
+                    return Err(Lost {
+                        at,
+                        why: format!(
+                            "the outcome of record {number} was unknown, it was read{place}, and now it is lost"
+                        ),
+                    });
                 }
                 None => {}
             }
@@ -355,8 +331,9 @@ impl Model {
         self.now += 1;
         self.is_opened = true;
         for entry in self.entries.iter_mut().filter(|of| of.epoch < epoch) {
-            let is_there = read.iter().any(|record| record.bytes == entry.bytes);
-            entry.settled = Some(is_there);
+            let there = read.iter().find(|record| record.bytes == entry.bytes);
+            entry.settled = Some(there.is_some());
+            entry.read_at = there.map(|record| record.at);
         }
     }
 
@@ -366,7 +343,7 @@ impl Model {
             let unknown = |of: &&mut Entry| of.position().is_none() && of.settled.is_none();
             let mut entries = self.entries.iter_mut().filter(unknown);
             if let Some(entry) = entries.find(|of| of.bytes == record.bytes) {
-                entry.settled = Some(true);
+                (entry.settled, entry.read_at) = (Some(true), Some(record.at));
                 self.now += 1;
             }
         }
@@ -427,6 +404,33 @@ mod tests {
         moved[1].at += 1;
         let why = of.check(&moved).expect_err("moved");
         assert!(why.contains("is read at"), "{why}");
+    }
+
+    /// Promise: a record that is lost is named with the one that is read in its place, also if its
+    /// outcome was unknown.
+    #[test]
+    fn the_record_in_the_place_of_a_lost_one_is_named() {
+        let mut of = model(&[Durable(0), Durable(10), UNKNOWN, UNKNOWN]);
+        let mut other = read(&of, &[0, 2]);
+        other[1].at = 10;
+        let why = of.check(&other).expect_err("lost");
+        let right = "record 1 (at 10) was durable, and is lost: record 2 is read in its place";
+        assert_eq!(why, right);
+        of.settle(2, &read(&of, &[0, 1, 2]));
+        let mut other = read(&of, &[0, 1]);
+        let (_, bytes) = of.begin(2, 40);
+        other.push(Record { at: 20, bytes });
+        let why = of.check(&other).expect_err("lost");
+        let right = "the outcome of record 2 was unknown, it was read at 20, and now it is lost: record 4 is read in \
+                     its place";
+        assert_eq!(why, right);
+        let mut moved = read(&of, &[0, 1]);
+        moved[0].at = 10;
+        let why = of.check(&moved).expect_err("moved");
+        assert!(
+            why.ends_with("is read at 10, the place of record 1"),
+            "{why}"
+        );
     }
 
     /// Promise: records that follow each other are a range.

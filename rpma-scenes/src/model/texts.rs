@@ -1,0 +1,70 @@
+//! The model's texts for reports.
+
+use super::{Entry, Model};
+use crate::course::ranges;
+use crate::subject::Record;
+
+/// A record that should have been read.
+pub(super) struct Lost {
+    pub(super) why: String,
+    /// Its position, if that is known.
+    pub(super) at: Option<u64>,
+}
+
+impl Lost {
+    /// With the record that was read in its place.
+    pub(super) fn text(&self, read: &[Record], found: &[Option<usize>]) -> String {
+        let place = read.iter().position(|record| Some(record.at) == self.at);
+        let other = place.and_then(|place| found.iter().position(|found| *found == Some(place)));
+        match other {
+            Some(other) => format!("{}: record {other} is read in its place", self.why),
+            None => self.why.clone(),
+        }
+    }
+}
+
+impl Model {
+    /// The records that were read, by their numbers. The positions are of the first one and the last.
+    pub(crate) fn text(&self, read: &[Record]) -> String {
+        let [Some(first), Some(last)] = [read.first(), read.last()] else {
+            return "no record".to_owned();
+        };
+        let numbers = read.iter().filter_map(|record| self.named(record).ok());
+        let numbers: Vec<_> = numbers.collect();
+        let others = match read.len() - numbers.len() {
+            0 => String::new(),
+            others => format!(" and {others} that no writer has appended"),
+        };
+        let (runs, first, last) = (ranges(&numbers), first.at, last.at);
+        match (read.len(), numbers.is_empty()) {
+            (count, true) => format!("{count} that no writer has appended, from {first} on"),
+            (1, _) => format!("record {runs}, at {first}"),
+            _ => format!("the records {runs}{others}, at {first} to {last}"),
+        }
+    }
+
+    /// The numbers of the records whose bytes are in a memory, in one piece.
+    pub(crate) fn records_in(&self, memory: &[u8]) -> String {
+        let is_there = |(number, of): (usize, &Entry)| of.is_in(memory).then_some(number);
+        let numbers: Vec<_> = self
+            .entries
+            .iter()
+            .enumerate()
+            .filter_map(is_there)
+            .collect();
+        match numbers.is_empty() {
+            true => "none".to_owned(),
+            false => ranges(&numbers),
+        }
+    }
+
+    /// Whether a memory has all records that the next writer has to read.
+    pub(crate) fn is_whole_in(&self, memory: &[u8]) -> bool {
+        let must_be = |of: &&Entry| match of.position() {
+            Some(at) => at >= self.forgets,
+            None => of.settled == Some(true) && self.forgets == 0,
+        };
+        let mut all = self.entries.iter().filter(must_be);
+        all.all(|of| of.is_in(memory))
+    }
+}
