@@ -182,6 +182,18 @@ impl<S: Subject> World<S> {
         self.acts().text(&model)
     }
 
+    /// The acts until now, and the records of each server.
+    pub(crate) fn course_and_records(&self) -> String {
+        let (model, pmems) = (self.model(), self.pmems());
+        let memories = pmems.iter().map(Pmem::bytes_quietly).enumerate();
+        let records = memories.map(|(n, memory)| {
+            let records = model.records_in(&memory);
+            format!("\n    {}: {records}", name(n))
+        });
+        let (course, records) = (self.acts().text(&model), String::from_iter(records));
+        format!("{course}\nThe records whose bytes are in the memories at the end:{records}")
+    }
+
     /// The same, if these are recoveries from an image.
     pub(crate) fn course_of_recovery(&self) -> String {
         let model = self.model();

@@ -113,6 +113,18 @@ fn the_report_of_a_loss_has_the_calls_and_the_recoveries() {
     }
 }
 
+/// Promise: the report of a scene has the records of each server, at each loss of power and at the end.
+#[test]
+fn the_report_has_the_records_of_each_server() {
+    let report = report_of("tells-early", "unknown-stays");
+    for text in [
+        "\n    the power of server-0 fails. Records that are left in its memory: 0",
+        "\nThe records whose bytes are in the memories at the end:\n    server-0: 0",
+    ] {
+        assert!(report.contains(text), "{report}");
+    }
+}
+
 /// Promise: the report of damage has the bit.
 #[test]
 fn the_report_of_damage_has_the_bit() {
