@@ -243,6 +243,16 @@ pub(crate) fn place() -> Option<(Arc<Shared>, u64)> {
     stay.ok().flatten()
 }
 
+/// The fabrics that the calling thread is on, also in the middle of a panic.
+pub(crate) fn fabrics() -> Vec<Arc<Shared>> {
+    let fabrics = STAYS.try_with(|stays| {
+        let stays = stays.try_borrow().ok()?;
+        let fabrics = stays.iter().filter_map(|stay| stay.member.shared.upgrade());
+        Some(fabrics.collect())
+    });
+    fabrics.ok().flatten().unwrap_or_default()
+}
+
 pub(crate) fn calls(call: &'static str) {
     let _gone = STAYS.try_with(|stays| {
         if let Some(stay) = stays.borrow().last() {

@@ -83,7 +83,7 @@
 //! | files | room |
 //! |---|---|
 //! | `fabric.rs`, `profile.rs`, `fail.rs` | the test's view: a fabric with hosts, the kind of device, calls that fail |
-//! | `here.rs`, `thread.rs` | the fabric and the host that a thread is on, and threads of the program |
+//! | `here.rs`, `thread.rs`, `panics.rs` | the fabric and the host that a thread is on, threads of the program, and their panics |
 //! | `state.rs`, `handle.rs`, `call.rs`, `types.rs` | the one `State` and its lock, pointers of callers, errors, types of C |
 //! | `device.rs`, `async_events.rs`, `pipe.rs` | devices, their asynchronous events, and descriptors of event queues |
 //! | `cm/` | the connection manager: ids, event channels, and messages between ids |
@@ -134,6 +134,7 @@ mod miri;
 mod modify;
 mod order;
 mod origin;
+mod panics;
 mod pipe;
 mod post;
 mod power;

@@ -16,6 +16,7 @@ use crate::late::LateWrites;
 use crate::links::Links;
 use crate::memory::{Mr, Pd};
 use crate::order::{Effects, Order};
+use crate::panics::Panics;
 use crate::power::{NO_POWER, Power, assert_not_checking};
 use crate::profile::Profile;
 use crate::qp::Qp;
@@ -32,6 +33,7 @@ pub(crate) struct Shared {
     pub(crate) changed: Changed,
     pub(crate) order: Arc<Order>,
     pub(crate) steps: Steps,
+    pub(crate) panics: Panics,
 }
 
 #[derive(Debug, Default)]
@@ -87,6 +89,7 @@ impl Shared {
             changed: Changed::default(),
             order,
             steps,
+            panics: Panics::default(),
         })
     }
 

@@ -14,6 +14,7 @@ use super::image::{Bytes, Share};
 use super::lines::{Flow, LINE, Lines, Reach, WORD, Write, Writer};
 use super::platform::Platform;
 use super::store::Store;
+use crate::panics;
 use crate::profile::Profile;
 use crate::state::State;
 
@@ -30,6 +31,7 @@ pub(crate) fn be_able_to_be_quiet() {
     ONCE.call_once(|| {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
+            panics::note(info);
             if QUIET.get() {
                 PLACE.set(info.location().map(ToString::to_string))
             } else {
@@ -66,7 +68,7 @@ pub(crate) fn is_alike(one: &(dyn Any + Send), other: &(dyn Any + Send)) -> bool
     words(one) == words(other)
 }
 
-fn text_of(panic: &(dyn Any + Send)) -> Option<&str> {
+pub(crate) fn text_of(panic: &(dyn Any + Send)) -> Option<&str> {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied())
 }

@@ -39,7 +39,7 @@ use self::cut::Watch;
 pub use self::cut::{Cut, Loss, Visited};
 pub(crate) use self::cut::{assert_not_checking, is_checking, refuse};
 use self::executed::Executed;
-pub(crate) use self::explain::{be_able_to_be_quiet, is_alike, quietly};
+pub(crate) use self::explain::{be_able_to_be_quiet, is_alike, quietly, text_of};
 pub use self::image::{Image, Images, JointImages};
 pub(crate) use self::lines::Flow;
 pub use self::memory::{Memory, boot_here, memory_at, persisted, seen};
