@@ -87,7 +87,7 @@ impl<S: Subject> Cuts<S> {
             if let Err(why) = self.recover(&memories, model.clone(), hash) {
                 let acts = || self.world.course();
                 self.failed_after.get_or_insert_with(acts);
-                panic!("{why}");
+                fail(why);
             }
             self.passed.insert(hash);
         }
@@ -148,7 +148,7 @@ fn recover<S: Subject>(
         }
     };
     let recovered = catch_unwind(AssertUnwindSafe(|| executor.run(recovery)));
-    recovered.map_err(|panic| {
+    world.judged(recovered).map_err(|panic| {
         let why = text_of(&*panic);
         format!(
             "{why}\n{}\n{}",

@@ -10,6 +10,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinError;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::world::fail;
+
 /// Longer than any limit of a log, and than the connection manager's.
 const FOREVER: Duration = Duration::from_secs(4 * 3600);
 
@@ -54,7 +56,7 @@ impl Executor {
 fn at_once<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
-        Poll::Pending => panic!("a call of a blocking subject does not block"),
+        Poll::Pending => fail("a call of a blocking subject does not block".to_owned()),
     }
 }
 
@@ -83,7 +85,11 @@ pub(crate) async fn on<F: Future>(blocks: bool, host: &Host, call: &str, future:
         return future.await;
     }
     let ended = timeout(FOREVER, future).await;
-    ended.unwrap_or_else(|_| panic!("{call} has not returned after {FOREVER:?} of virtual time"))
+    ended.unwrap_or_else(|_| {
+        fail(format!(
+            "{call} has not returned after {FOREVER:?} of virtual time"
+        ))
+    })
 }
 
 /// A task of a scene, or a server.

@@ -52,6 +52,7 @@
 mod acts;
 mod course;
 mod cuts;
+mod ends;
 mod exec;
 mod model;
 mod scenes;

@@ -116,7 +116,7 @@ impl<S: Subject> Stage<S> {
     /// Runs a scene, and keeps its acts if it fails.
     fn run<T>(&self, world: &World<S>, executor: &Executor, scene: impl Future<Output = T>) -> T {
         let played = catch_unwind(AssertUnwindSafe(|| executor.run(scene)));
-        played.unwrap_or_else(|panic| {
+        world.judged(played).unwrap_or_else(|panic| {
             self.acts.replace(world.course_and_records());
             resume_unwind(panic)
         })

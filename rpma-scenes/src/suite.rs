@@ -1,5 +1,8 @@
 //! [`Suite`]: the scenes of a log, and their [`Report`].
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,6 +24,9 @@ use crate::world::{World, locked, text_of};
 const SCENE: &str = "RPMA_SCENE";
 /// The variable for the longer setting.
 const LONG: &str = "RPMA_SCENES";
+
+/// The promise before those of the scenes.
+const OPENS: &str = "A log opens where nothing disturbs it.";
 
 /// The kinds of hosts of a short run: a strict adapter without durable writes, and soft-RoCE.
 const SHORT: [(Profile, Platform); 2] = [
@@ -121,16 +127,13 @@ impl<S: Subject> Suite<S> {
             self.scene,
             all.join(", ")
         );
-        let refused = self.kinds.iter().map(|kind| self.why_refused(kind));
-        let refused: Vec<_> = refused.collect();
+        let opens: Vec<_> = self.kinds.iter().map(|kind| self.opens(kind)).collect();
+        let shape = self.subject.shape();
+        let is_able = |scene: &&Scene<S>| !scene.needs.iter().any(|needed| shape.lacks(*needed));
+        let first = chosen.iter().find(is_able).map_or("", |scene| scene.name);
         let jobs: Vec<_> = chosen
             .iter()
-            .flat_map(|scene| {
-                self.kinds
-                    .iter()
-                    .zip(&refused)
-                    .map(move |kind| (scene, kind))
-            })
+            .flat_map(|scene| self.kinds.iter().zip(&opens).map(move |kind| (scene, kind)))
             .collect();
         let (next, told) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
         let is_over =
@@ -138,7 +141,7 @@ impl<S: Subject> Suite<S> {
         let work = || {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                let Some((scene, (kind, refused))) = jobs.get(number) else {
+                let Some((scene, (kind, opens))) = jobs.get(number) else {
                     return;
                 };
                 if is_over(&locked(&told)) {
@@ -147,7 +150,7 @@ impl<S: Subject> Suite<S> {
                 // A panic in a task of the log prints the name.
                 let name = format!("{} on {}, {}", scene.name, kind.0.name(), kind.1);
                 let one = thread::scope(|scope| {
-                    let play = || self.play(scene, kind, refused.as_deref());
+                    let play = || self.play(scene, kind, opens, first);
                     let thread = thread::Builder::new().name(name).spawn_scoped(scope, play);
                     let thread = thread.expect("the system has a thread");
                     thread.join().expect("a scene's panic is caught")
@@ -169,28 +172,33 @@ impl<S: Subject> Suite<S> {
         }
     }
 
-    /// Why the log does not open on undisturbed hosts of this kind.
-    fn why_refused(&self, (profile, platform): &(Profile, Platform)) -> Option<String> {
-        let opens = || {
-            let fabric = Fabric::seeded(profile.clone(), 1);
-            let executor = Executor::new(S::BLOCKS, &fabric);
-            let world = World::new(&self.subject, &fabric, *platform, None);
-            executor.run(async {
-                world.only(&world.all()).await;
-                let opened = world.try_open(&world.client().clone()).await;
-                let opened = opened.map(drop);
-                world.stop().await;
-                opened.err()
-            })
+    /// Opens the log on undisturbed hosts of this kind.
+    fn opens(&self, (profile, platform): &(Profile, Platform)) -> Opens {
+        let fabric = Fabric::seeded(profile.clone(), 1);
+        let executor = Executor::new(S::BLOCKS, &fabric);
+        let world = World::new(&self.subject, &fabric, *platform, None);
+        let open = async {
+            world.only(&world.all()).await;
+            let opened = world.try_open(&world.client().clone()).await;
+            opened.err().map(|error| error + &world.returned())
         };
-        catch_unwind(AssertUnwindSafe(opens)).unwrap_or_else(|panic| Some(text_of(&*panic)))
+        let opened = catch_unwind(AssertUnwindSafe(|| executor.run(open)));
+        let opens = match world.judged(opened) {
+            Ok(None) => Opens::Yes,
+            Ok(Some(why)) => Opens::No(why),
+            Err(panic) => Opens::Fails([text_of(&*panic), world.course()].join("\n")),
+        };
+        // A panic of a server comes up here again.
+        let _ended = catch_unwind(AssertUnwindSafe(|| executor.run(world.stop())));
+        opens
     }
 
     fn play(
         &self,
         scene: &Scene<S>,
         (profile, platform): &(Profile, Platform),
-        refused: Option<&str>,
+        opens: &Opens,
+        first: &str,
     ) -> Played {
         let (begun, shape) = (Instant::now(), self.subject.shape());
         let stage = Stage {
@@ -204,10 +212,20 @@ impl<S: Subject> Suite<S> {
             acts: RefCell::default(),
         };
         let lacks = scene.needs.iter().find(|needed| shape.lacks(**needed));
-        let outcome = match (lacks, refused) {
+        let mut promise = scene.promise;
+        let outcome = match (lacks, opens) {
             (Some(lacks), _) => Outcome::NotTried(format!("the log is not able {lacks}")),
-            (None, Some(why)) => Outcome::NotTried(format!("the log does not open: {why}")),
-            (None, None) => {
+            (None, Opens::No(why)) => Outcome::NotTried(format!("the log does not open: {why}")),
+            // It would fail so in each scene.
+            (None, Opens::Fails(why)) if scene.name == first => {
+                promise = OPENS;
+                stage.part.replace("before any disturbance".to_owned());
+                Outcome::Failed(why.clone())
+            }
+            (None, Opens::Fails(_)) => {
+                Outcome::NotTried(format!("its opening fails: see the scene {first}"))
+            }
+            (None, Opens::Yes) => {
                 let played = catch_unwind(AssertUnwindSafe(|| (scene.play)(&stage)));
                 match played {
                     Ok(()) if stage.tally.get().durable == 0 => Outcome::NothingDurable,
@@ -221,7 +239,7 @@ impl<S: Subject> Suite<S> {
         };
         Played {
             scene: scene.name,
-            promise: scene.promise,
+            promise,
             profile: profile.name(),
             platform: *platform,
             part: stage.part.into_inner(),
@@ -230,6 +248,15 @@ impl<S: Subject> Suite<S> {
             time: begun.elapsed(),
         }
     }
+}
+
+/// Whether a log opens where nothing disturbs it.
+enum Opens {
+    Yes,
+    /// It returns this error.
+    No(String),
+    /// It panics, or breaks a promise already.
+    Fails(String),
 }
 
 /// The outcome of a scene.
@@ -357,7 +384,8 @@ impl Report {
         self.played.iter().find(has_failed)
     }
 
-    /// A line for each scene, and one for all.
+    /// A line for each scene that was tried, one for those that were not for the same reason, and one
+    /// for all.
     fn summary(&self) -> String {
         let count =
             |is: fn(&Outcome) -> bool| self.played.iter().filter(|told| is(&told.outcome)).count();
@@ -369,8 +397,26 @@ impl Report {
             count(|of| matches!(of, Outcome::NotTried(_))),
             self.time
         );
-        let lines = self.played.iter().map(Played::line).chain([all]);
+        let is_tried = |told: &&Played| !matches!(told.outcome, Outcome::NotTried(_));
+        let lines = self.played.iter().filter(is_tried).map(Played::line);
+        let lines = lines.chain(self.not_tried()).chain([all]);
         Vec::from_iter(lines).join("\n")
+    }
+
+    /// A line for the scenes that are not tried for the same reason on hosts of the same kind.
+    fn not_tried(&self) -> Vec<String> {
+        let mut scenes: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for told in &self.played {
+            if let Outcome::NotTried(why) = &told.outcome {
+                let (profile, platform) = (told.profile, told.platform);
+                let reason = format!("on {profile}, {platform}, as {why}");
+                scenes.entry(reason).or_default().push(told.scene);
+            }
+        }
+        let line = |(reason, scenes): (String, Vec<&str>)| {
+            format!("not tried {reason}: {}", scenes.join(", "))
+        };
+        scenes.into_iter().map(line).collect()
     }
 
     /// Prints a line for each scene. Panics with the first failure if the log has broken a promise, or
@@ -402,34 +448,5 @@ impl fmt::Display for Report {
         let has_failed = |told: &&Played| matches!(told.outcome, Outcome::Failed(_));
         let mut failures = self.played.iter().filter(has_failed);
         failures.try_for_each(|told| write!(f, "\n\n{told}"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Promise: a failure is in a report once, and the summary has one line of it.
-    #[test]
-    fn a_failure_is_reported_once() {
-        let played = Played {
-            scene: "cuts",
-            promise: "The promise.",
-            profile: "a device",
-            platform: Platform::Eadr,
-            part: "seed 1".to_owned(),
-            outcome: Outcome::Failed("the reason".to_owned()),
-            tally: Tally::default(),
-            time: Duration::ZERO,
-        };
-        let report = Report {
-            played: vec![played],
-            time: Duration::ZERO,
-        };
-        let summary = report.summary();
-        assert!(!summary.contains("the reason") && summary.lines().count() == 2);
-        let whole = report.to_string();
-        assert_eq!(whole.matches("the reason").count(), 1, "{whole}");
-        assert!(whole.contains("The promise."), "{whole}");
     }
 }

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::net::SocketAddr;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rpma::sim::{AtStep, Fabric, Host, Platform, Pmem};
@@ -57,6 +57,10 @@ struct Slot {
     /// How many memories it had.
     memories: u32,
     serving: Option<Handle<()>>,
+    /// The scene wants its program to run.
+    is_wanted: bool,
+    /// The result of its program, if that has ended nevertheless.
+    result: Option<String>,
 }
 
 impl Slot {
@@ -72,6 +76,8 @@ impl Slot {
             host,
             memories: 1,
             serving: None,
+            is_wanted: false,
+            result: None,
         }
     }
 }
@@ -85,6 +91,8 @@ struct Inner<S: Subject> {
     servers: Mutex<Vec<Slot>>,
     model: Mutex<Model>,
     acts: Mutex<Acts>,
+    /// The panics before the scene has ended a program for the first time.
+    first_panics: OnceLock<Vec<String>>,
     /// The epoch of the last writer.
     epoch: AtomicU64,
     /// The place of the first server of [`all`](World::all).
@@ -124,6 +132,7 @@ impl<S: Subject> World<S> {
     ) -> Self {
         let shape = subject.shape();
         let count = memories.map_or(shape.servers, <[_]>::len);
+        fabric.keep_panics();
         // Seeds begin with 1.
         let turn = fabric
             .seed()
@@ -144,6 +153,7 @@ impl<S: Subject> World<S> {
             fabric: fabric.clone(),
             platform,
             acts: Mutex::default(),
+            first_panics: OnceLock::new(),
             epoch: AtomicU64::new(0),
             turn,
         }))
@@ -198,6 +208,10 @@ impl<S: Subject> World<S> {
     pub(crate) fn course_of_recovery(&self) -> String {
         let model = self.model();
         self.acts().of_recovery(&model)
+    }
+
+    pub(crate) fn first_panics(&self) -> &OnceLock<Vec<String>> {
+        &self.0.first_panics
     }
 
     pub(crate) fn last_epoch(&self) -> u64 {
@@ -343,10 +357,40 @@ impl<S: Subject> World<S> {
         };
         self.acts().does(format!("{} starts at {addr}", name(n)));
         let subject = Arc::clone(&self.0.subject);
+        self.wants(n, true);
+        // The task is not to keep the world, which ends it.
+        let world = Arc::downgrade(&self.0);
         let serving = self.spawn(&host, async move {
-            let _ended = subject.serve(server).await;
+            let result = subject.serve(server).await;
+            if let Some(world) = world.upgrade() {
+                Self(world).returns(n, result.map_err(|error| error.to_string()));
+            }
         });
         locked(&self.0.servers)[n].serving = Some(serving);
+    }
+
+    fn wants(&self, n: usize, is_wanted: bool) {
+        let slot = &mut locked(&self.0.servers)[n];
+        (slot.is_wanted, slot.result) = (is_wanted, None);
+    }
+
+    /// The program of a server has returned.
+    fn returns(&self, n: usize, result: Result<(), String>) {
+        if !self.host(n).has_power() || !locked(&self.0.servers)[n].is_wanted {
+            return;
+        }
+        let result =
+            result.map_or_else(|error| format!("an error ({error})"), |()| "Ok".to_owned());
+        self.acts()
+            .does(format!("`serve` returns {result} on {}", name(n)));
+        locked(&self.0.servers)[n].result = Some(result);
+    }
+
+    /// The servers whose programs have returned, although the scene wants them to run.
+    pub(crate) fn results(&self) -> Vec<(usize, String)> {
+        let servers = locked(&self.0.servers);
+        let result = |(n, slot): (usize, &Slot)| Some((n, slot.result.clone()?));
+        servers.iter().enumerate().filter_map(result).collect()
     }
 
     /// Whether the program of a server runs.
@@ -361,8 +405,10 @@ impl<S: Subject> World<S> {
     pub(crate) async fn kill(&self, n: usize) {
         let serving = locked(&self.0.servers)[n].serving.take();
         let Some(serving) = serving else { return };
+        self.wants(n, false);
         self.acts().does(format!("{} ends", name(n)));
         let host = self.host(n);
+        self.ends_programs();
         if host.has_power() {
             host.kill();
         }
@@ -372,6 +418,7 @@ impl<S: Subject> World<S> {
     /// Cuts the power of a server.
     pub(crate) async fn cut(&self, n: usize) {
         let host = self.host(n);
+        self.wants(n, false);
         if host.has_power() {
             self.cut_power(n);
         }
@@ -382,6 +429,7 @@ impl<S: Subject> World<S> {
     }
 
     fn cut_power(&self, n: usize) {
+        self.ends_programs();
         self.host(n).power_cut();
         let left = self.pmems()[n].bytes_quietly();
         self.acts().cuts(n, left);
@@ -451,6 +499,7 @@ impl<S: Subject> World<S> {
         if host.has_power() {
             self.acts()
                 .does("the writer's host ends its programs".to_owned());
+            self.ends_programs();
             host.kill();
         }
     }
@@ -516,8 +565,9 @@ impl<S: Subject> World<S> {
         opened.unwrap_or_else(|error| {
             let up: Vec<_> = self.slots().filter(|n| self.is_serving(*n)).collect();
             fail(format!(
-                "the log does not open, and {} run: {error}",
-                names(&up)
+                "the log does not open, and {} run: {error}{}",
+                names(&up),
+                self.returned()
             ))
         })
     }
