@@ -240,6 +240,8 @@ impl State {
     }
 
     fn alarm(&mut self, timer: Timer) {
+        self.effects
+            .happens(|| format!("the timer of {}", timer.name()));
         match timer {
             Timer::Try { qp, attempt } => self.try_again(qp, attempt),
             Timer::Unresolved { id } => self.unresolved(id),

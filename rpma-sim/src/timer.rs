@@ -128,6 +128,22 @@ pub(crate) enum Timer {
     Wake,
 }
 
+impl Timer {
+    /// Its name for a report.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Try { .. } => "a request that is tried again",
+            Self::Unresolved { .. } => "an address",
+            Self::Timewait { .. } => "a connection's TIMEWAIT",
+            Self::Unanswered { .. } => "an unanswered connection request",
+            Self::LastReceive { .. } => "an incomplete message",
+            Self::Arrival { .. } => "delayed requests",
+            Self::Late { .. } => "a write that becomes visible",
+            Self::Wake => "a wait",
+        }
+    }
+}
+
 /// The work that is put off, and until when.
 pub(crate) struct Clock {
     shared: Weak<Shared>,

@@ -314,33 +314,46 @@ fn a_stall_is_printed() -> Result {
     assert_printed(programs)
 }
 
-/// A clock that stands still while a program goes on is printed: under a paused clock, and where
-/// one thread polls with a seed.
+/// A clock that stands still while a program goes on is printed, with the calls of that instant:
+/// under a paused clock, and where one thread polls with a seed.
 #[test]
 fn a_clock_that_stands_still_is_printed() -> Result {
     const SLEEP: &str = "tokio::time::sleep";
     const EFFECT: &str = "no call has an effect";
+    const CALL: &str = " times the call ";
+    const WAIT: &str = " times a wait for an event.";
+    const NONE: &str = "so a task goes on outside of rpma.";
     let load = &format!("{}:{LOAD}", file!());
     assert_printed([
-        ("yields", ["stands still", "yield_now", SLEEP]),
+        ("yields", ["stands still", "yield_now", SLEEP, NONE]),
         (
             "an order",
-            ["stands still", "RPMA_SIM_ORDER=\"early\"", SLEEP],
+            [
+                "stands still",
+                "RPMA_SIM_ORDER=\"early\"",
+                SLEEP,
+                "At this instant",
+            ],
         ),
-        ("load", ["stands still", load, SLEEP]),
+        ("load", ["stands still", load, SLEEP, CALL]),
         (
             "polls",
-            [EFFECT, "rpma::thread::yield_now)", "patient (last call: "],
+            [
+                EFFECT,
+                "rpma::thread::yield_now)",
+                "patient (last call: ",
+                CALL,
+            ],
         ),
         (
             "looks",
-            [EFFECT, "planted (last call: ", "rpma::thread::sleep"],
+            [EFFECT, "planted (last call: ", "rpma::thread::sleep", WAIT],
         ),
     ])
 }
 
 /// Starts wrong programs, and looks for words in the line of each.
-fn assert_printed<const N: usize>(programs: [(&str, [&str; 3]); N]) -> Result {
+fn assert_printed<const N: usize, const P: usize>(programs: [(&str, [&str; P]); N]) -> Result {
     let programs =
         programs.map(|(name, parts)| (name, parts, Planted::start(name).expect("a pipe")));
     for (name, parts, planted) in programs {

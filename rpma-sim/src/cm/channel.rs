@@ -45,6 +45,24 @@ pub(super) enum Kind {
     ByItself(u32, c_int),
 }
 
+impl Kind {
+    /// Its name for a report.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::AddrResolved | Self::RouteResolved => "a resolved address",
+            Self::AddrError(_) => "an address that is not found",
+            Self::Request { .. } => "a connection request",
+            Self::Response(_) => "an accepted connection request",
+            Self::Rejected(..) => "a rejected connection request",
+            Self::Established => "an established connection",
+            Self::Unreachable => "a connection request without an answer",
+            Self::Disconnected(_) => "the end of a connection",
+            Self::TimewaitExit => "the end of a connection's TIMEWAIT",
+            Self::ByItself(..) => "an event of the connection manager",
+        }
+    }
+}
+
 /// An event channel. Its lock is taken under that of the fabric, or alone.
 #[derive(Debug)]
 pub(crate) struct Channel {

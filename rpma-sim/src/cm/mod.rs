@@ -164,6 +164,8 @@ impl State {
     fn notify(&mut self, number: u32, kind: Kind) {
         let host = self.ids[number].host;
         self.choices.with_script(|script| script.tell(host));
+        self.effects
+            .happens(|| format!("{} for {}", kind.name(), self.hosts[host]));
         self.ids[number].channel.push(number, kind);
     }
 

@@ -383,6 +383,7 @@ pub(crate) struct ThreadEntry {
     pub(crate) shared: Weak<Shared>,
     pub(crate) number: u64,
     last: Arc<Mutex<&'static str>>,
+    effects: Arc<Effects>,
 }
 
 impl ThreadEntry {
@@ -434,11 +435,13 @@ impl ThreadEntry {
             shared: Arc::downgrade(shared),
             number,
             last,
+            effects: Arc::clone(&shared.order.effects),
         })
     }
 
     pub(crate) fn calls(&self, call: &'static str) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = call;
+        self.effects.happens(|| format!("the call {call}"));
     }
 }
 

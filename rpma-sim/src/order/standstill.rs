@@ -5,8 +5,12 @@
 //! no time-out, retry or reconnect comes. On a fabric with a seed, the clock jumps when all threads
 //! wait. So it does not jump while a thread polls. Neither program sleeps, and a test of it may
 //! pass without an event of those that it waits for. The thread of `stalls.rs` looks for both.
+//!
+//! The cause may also be a library that tries again at once, or hosts that answer each other without
+//! end. So the line counts the calls, requests and events of that instant.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -17,13 +21,18 @@ use crate::qp::Send;
 /// How many lines of the program are named.
 const NAMED: usize = 4;
 
+/// How many kinds of events are counted, and how many are named.
+const COUNTED: usize = 100;
+const FREQUENT: usize = 6;
+
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     /// How many waits have ended, requests were executed, and threads have begun or ended.
     count: AtomicU64,
-    /// The time may stand still, so that the lines of the program are noted.
+    /// The time may stand still, so that events and the lines of the program are noted.
     is_suspected: AtomicBool,
     lines: Mutex<BTreeSet<(&'static str, u32)>>,
+    events: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Effects {
@@ -44,10 +53,44 @@ impl Effects {
         }
     }
 
+    /// Counts an event, if the time may stand still.
+    pub(crate) fn happens(&self, text: impl FnOnce() -> String) {
+        if !self.is_suspected.load(Ordering::Relaxed) {
+            return;
+        }
+        let text = text();
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if events.len() < COUNTED || events.contains_key(&text) {
+            *events.entry(text).or_default() += 1;
+        }
+    }
+
     fn suspect(&self, is_suspected: bool) {
         if self.is_suspected.swap(is_suspected, Ordering::Relaxed) && !is_suspected {
             let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
             lines.clear();
+            let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+            events.clear();
+        }
+    }
+
+    /// The most frequent events.
+    fn events(&self) -> String {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = Vec::from_iter(events.iter());
+        events.sort_by_key(|(_, count)| Reverse(**count));
+        let others = events.len().saturating_sub(FREQUENT);
+        events.truncate(FREQUENT);
+        let text = |(text, count): (&String, &u64)| format!("{count} times {text}");
+        let mut texts = Vec::from_iter(events.into_iter().map(text));
+        if others > 0 {
+            texts.push(format!("{others} other kinds"));
+        }
+        match texts.is_empty() {
+            true => " At this instant there was no call, no request and no event, so a task goes on outside of \
+                     rpma."
+                .to_owned(),
+            false => format!(" At this instant: {}.", texts.join(", ")),
         }
     }
 
@@ -154,13 +197,16 @@ impl Order {
                 false => those.join(", "),
             }
         };
-        let (busy, waiting, lines) = (texts(false), texts(true), self.effects.lines());
+        let (busy, waiting) = (texts(false), texts(true));
+        let lines = self.effects.events() + &self.effects.lines();
         if self.time.follows() {
             return format!(
-                "rpma-sim: the program's clock stands still for 5 s of real time, and its tasks go on. A paused clock \
+                "rpma-sim: the program's clock stands still for 5 s of real time, and tasks go on. A paused clock \
                  advances only when all tasks wait. Until then no time-out, retry or reconnect comes. Threads: \
-                 {busy}.{lines} A loop of a task must sleep in the program's time, for example \
-                 tokio::time::sleep(Duration::from_millis(1)). yield_now does not advance the clock.{}",
+                 {busy}.{lines} A call or an event that is repeated at one instant shows the loop: of the program, of a \
+                 library, or of two hosts that answer each other. It goes on until something in it sleeps in the \
+                 program's time, for example tokio::time::sleep(Duration::from_millis(1)). yield_now does not advance \
+                 the clock.{}",
                 self.choices.text_of_order()
             );
         }
@@ -177,6 +223,28 @@ impl Order {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Promise: the line has the most frequent events of the instant, and those before it are
+    /// forgotten.
+    #[test]
+    fn the_events_of_the_instant_are_counted() {
+        let effects = Effects::default();
+        let happens = |text: &str| effects.happens(|| text.to_owned());
+        happens("before");
+        effects.suspect(true);
+        assert!(effects.events().contains("no event"));
+        happens("once");
+        (0..3).for_each(|_| happens("a poll"));
+        assert_eq!(
+            effects.events(),
+            " At this instant: 3 times a poll, 1 times once."
+        );
+        (0..COUNTED).for_each(|number| happens(&number.to_string()));
+        assert!(effects.events().ends_with("94 other kinds."));
+        effects.suspect(false);
+        effects.suspect(true);
+        assert!(effects.events().contains("no event"));
+    }
 
     /// A standstill is printed once, after 5 s in which the program went on; the next one is
     /// printed again. A program that sleeps or computes, or makes progress, is not meant.

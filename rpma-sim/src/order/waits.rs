@@ -75,9 +75,11 @@ impl Shared {
             event: event.clone(),
         };
         self.order.calls_and_waits.fetch_add(1, Ordering::Relaxed);
+        let effects = &self.order.effects;
+        effects.happens(|| "a wait for an event".to_owned());
         // A look, which does not wait, is no progress of a loop.
         if deadline.is_none_or(|deadline| deadline > self.order.time.now()) {
-            self.order.effects.add();
+            effects.add();
         }
         let at = Location::caller();
         let is_over = || {

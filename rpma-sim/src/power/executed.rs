@@ -32,6 +32,7 @@ fn count_in<'c>(counts: &'c mut Counts, send: &Send, host: usize) -> &'c mut Cou
 impl State {
     /// A device has executed a request of a queue pair. The power could fail now.
     pub(crate) fn executed(&mut self, number: u32, send: &Send, how: &str) {
+        self.effects.happens(|| self.describe(number, send));
         if self.power.watch.is_none() {
             return;
         }
