@@ -5,7 +5,7 @@ use clap_complete::Shell;
 
 use crate::args::{Check, Doctor, Perf, Ping, Serve};
 use crate::check::known_case;
-use crate::problem::Problem;
+use crate::problem::Result;
 use crate::report::{Outcome, Output};
 
 /// Find out whether RDMA with persistent memory works here, and what you may rely on
@@ -79,7 +79,7 @@ impl Cli {
 }
 
 /// Prints a shell's completions.
-pub(crate) fn completions(shell: Shell, out: &mut Output) -> Result<Outcome, Problem> {
+pub(crate) fn completions(shell: Shell, out: &mut Output) -> Result<Outcome> {
     let mut bytes = Vec::new();
     clap_complete::generate(shell, &mut Cli::definition(), "rpma", &mut bytes);
     out.bytes(&bytes)?;

@@ -9,7 +9,7 @@ use rpma::{Device, Peer, Side};
 use crate::args::{Check, Ddio, Doctor, Endpoint, Fault, Measure, Ping, Serve};
 use crate::facts::{Dax, DaxState, Facts, Pmem, Port, RdmaDevice};
 use crate::interrupt::Interrupt;
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 use crate::report::{Outcome, Output};
 use crate::serve::Server;
 use crate::wire::ARENA;
@@ -21,11 +21,7 @@ const DAX: &str = "/dev/dax";
 const DAX_LEN: usize = 64 << 10;
 
 /// `rpma doctor` on a simulated host.
-pub(crate) fn diagnose(
-    args: &Doctor,
-    interrupt: &Interrupt,
-    out: &mut Output,
-) -> Result<Outcome, Problem> {
+pub(crate) fn diagnose(args: &Doctor, interrupt: &Interrupt, out: &mut Output) -> Result<Outcome> {
     let profile = &args.fabric.profile;
     let fabric = Fabric::new(profile.clone());
     let host = fabric.host("host");
@@ -42,7 +38,7 @@ fn is_dax(path: &Path) -> bool {
 }
 
 /// What files would show of a simulated host.
-fn simulated(host: &Host, profile: &Profile) -> Result<doctor::Host, Problem> {
+fn simulated(host: &Host, profile: &Profile) -> Result<doctor::Host> {
     let addresses = vec![host.addr().to_string(), host.addr6().to_string()];
     let device = Device::from_addr(&addresses[0], Side::Local)?;
     let port = Port {
@@ -79,11 +75,7 @@ fn simulated(host: &Host, profile: &Profile) -> Result<doctor::Host, Problem> {
 }
 
 /// No other process reaches a fabric.
-pub(crate) fn serve(
-    _args: &Serve,
-    _interrupt: &Interrupt,
-    _out: &mut Output,
-) -> Result<Outcome, Problem> {
+pub(crate) fn serve(_args: &Serve, _interrupt: &Interrupt, _out: &mut Output) -> Result<Outcome> {
     Err(Problem::new(
         "the simulated fabric is inside one process, so no client can reach a server",
         "Run `rpma check` or `rpma perf`, which start their own servers",
@@ -91,11 +83,7 @@ pub(crate) fn serve(
 }
 
 /// `rpma check` against a server on another simulated host.
-pub(crate) fn check(
-    args: &Check,
-    interrupt: &Interrupt,
-    out: &mut Output,
-) -> Result<Outcome, Problem> {
+pub(crate) fn check(args: &Check, interrupt: &Interrupt, out: &mut Output) -> Result<Outcome> {
     with_servers(&args.fabric.profile, 1, args.fault, |servers| {
         let args = Check {
             server: servers.into_iter().next(),
@@ -106,11 +94,7 @@ pub(crate) fn check(
 }
 
 /// `rpma perf` against servers on other simulated hosts.
-pub(crate) fn measure(
-    args: &Measure,
-    interrupt: &Interrupt,
-    out: &mut Output,
-) -> Result<Outcome, Problem> {
+pub(crate) fn measure(args: &Measure, interrupt: &Interrupt, out: &mut Output) -> Result<Outcome> {
     with_servers(
         &args.fabric.profile,
         args.simulated_servers,
@@ -126,11 +110,7 @@ pub(crate) fn measure(
 }
 
 /// `rpma ping` to a server on another simulated host.
-pub(crate) fn ping(
-    args: &Ping,
-    interrupt: &Interrupt,
-    out: &mut Output,
-) -> Result<Outcome, Problem> {
+pub(crate) fn ping(args: &Ping, interrupt: &Interrupt, out: &mut Output) -> Result<Outcome> {
     with_servers(&args.fabric.profile, 1, None, |servers| {
         let args = Ping {
             server: servers.into_iter().next(),
@@ -145,8 +125,8 @@ fn with_servers(
     profile: &Profile,
     count: u32,
     fault: Option<Fault>,
-    client: impl FnOnce(Vec<Endpoint>) -> Result<Outcome, Problem>,
-) -> Result<Outcome, Problem> {
+    client: impl FnOnce(Vec<Endpoint>) -> Result<Outcome>,
+) -> Result<Outcome> {
     let fabric = Fabric::new(profile.clone());
     let host = fabric.host("client");
     let servers = (1..=count).map(|number| server(&fabric.host(&format!("server{number}")), fault));
@@ -164,7 +144,7 @@ fn with_servers(
 }
 
 /// Starts a server with persistent memory.
-pub(crate) fn server(host: &Host, fault: Option<Fault>) -> Result<(Running, Endpoint), Problem> {
+pub(crate) fn server(host: &Host, fault: Option<Fault>) -> Result<(Running, Endpoint)> {
     let args = args_of(host, fault);
     Ok((Running::start(host, &args)?, args.addr))
 }
@@ -192,13 +172,13 @@ const PORT: u16 = 7204;
 
 /// A server in a thread.
 pub(crate) struct Running {
-    thread: JoinHandle<Result<(), Problem>>,
+    thread: JoinHandle<Result>,
     interrupt: Interrupt,
 }
 
 impl Running {
     /// Starts it on a host. It listens when this returns.
-    pub(crate) fn start(host: &Host, args: &Serve) -> Result<Self, Problem> {
+    pub(crate) fn start(host: &Host, args: &Serve) -> Result<Self> {
         let mut server = {
             let _entered = host.enter();
             Server::open(args)?
@@ -210,7 +190,7 @@ impl Running {
     }
 
     /// Ends it, and returns its result.
-    pub(crate) fn stop(self) -> Result<(), Problem> {
+    pub(crate) fn stop(self) -> Result {
         self.interrupt.set();
         match self.thread.join() {
             Ok(result) => result,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 
 /// A flag that every loop looks at. Clones are the same flag.
 #[derive(Clone, Debug, Default)]
@@ -15,7 +15,7 @@ pub(crate) struct Interrupt(Arc<AtomicBool>);
 impl Interrupt {
     /// Sets the flag at the first signal. The second signal ends the process, in case the command
     /// is in a call that takes long.
-    pub(crate) fn install() -> Result<Self, Problem> {
+    pub(crate) fn install() -> Result<Self> {
         let interrupt = Self::default();
         for signal in [SIGINT, SIGTERM] {
             // The order counts: at the first signal the flag is not set yet.

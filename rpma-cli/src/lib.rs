@@ -40,7 +40,7 @@ use std::process::ExitCode;
 use args::PerfCommand;
 use cli::{Cli, Command};
 use interrupt::Interrupt;
-use problem::Problem;
+use problem::Result;
 use report::{Outcome, Output};
 
 /// The status of a program that SIGPIPE has ended, in a shell.
@@ -60,7 +60,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<Outcome, Problem> {
+fn run(command: Command) -> Result<Outcome> {
     let out = &mut Output::stdout();
     match command {
         Command::Doctor(args) => diagnose(&args, &Interrupt::install()?, out),

@@ -4,6 +4,9 @@ use std::fmt;
 
 use rpma::{Error, WcStatus};
 
+/// The result of a command, or of a step of it.
+pub(crate) type Result<T = (), E = Problem> = std::result::Result<T, E>;
+
 /// The reason why a command could not go on, and what to do about it.
 #[derive(Debug)]
 pub(crate) struct Problem {

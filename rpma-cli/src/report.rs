@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::args::{Form, Format};
-use crate::problem::{Problem, one_line};
+use crate::problem::{Problem, Result, one_line};
 
 /// The version of the JSON. It changes if a field goes or gets another meaning.
 pub(crate) const VERSION: u32 = 1;
@@ -171,7 +171,7 @@ impl Output {
     }
 
     /// Prints one line of text. The first one has the head above it.
-    pub(crate) fn line(&mut self, text: impl Display) -> Result<(), Problem> {
+    pub(crate) fn line(&mut self, text: impl Display) -> Result {
         if !mem::replace(&mut self.has_head, true) {
             self.bytes(HEAD.as_bytes())?;
         }
@@ -182,7 +182,7 @@ impl Output {
         self.bytes(line.as_bytes())
     }
 
-    pub(crate) fn finding(&mut self, finding: &Finding) -> Result<(), Problem> {
+    pub(crate) fn finding(&mut self, finding: &Finding) -> Result {
         finding.lines().iter().try_for_each(|line| self.line(line))
     }
 
@@ -194,7 +194,7 @@ impl Output {
         file: Option<ResultFile>,
         body: T,
         rows: &[impl Serialize],
-    ) -> Result<(), Problem> {
+    ) -> Result {
         let json = serde_json::to_string_pretty(&Report::new(body));
         let json = json.map_err(|error| unwritten(error.into()))?;
         match form.format {
@@ -206,7 +206,7 @@ impl Output {
     }
 
     /// Prints rows of CSV. Those of a type with names of fields have a head.
-    pub(crate) fn csv(&mut self, rows: &[impl Serialize]) -> Result<(), Problem> {
+    pub(crate) fn csv(&mut self, rows: &[impl Serialize]) -> Result {
         let mut bytes = Vec::new();
         let mut csv = csv::Writer::from_writer(&mut bytes);
         let written = rows.iter().try_for_each(|row| csv.serialize(row));
@@ -217,7 +217,7 @@ impl Output {
     }
 
     /// Prints bytes as they are.
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Problem> {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result {
         let written = self.place.write_all(bytes);
         written.and_then(|()| self.place.flush()).map_err(unwritten)
     }
@@ -245,12 +245,12 @@ pub(crate) struct ResultFile {
 
 impl ResultFile {
     /// The file of a form, if it has one.
-    pub(crate) fn of(form: &Form) -> Result<Option<Self>, Problem> {
+    pub(crate) fn of(form: &Form) -> Result<Option<Self>> {
         form.out.as_deref().map(Self::open).transpose()
     }
 
     /// Opens it before the work begins, so that no results are lost.
-    pub(crate) fn open(path: &Path) -> Result<Self, Problem> {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
         let mut options = OpenOptions::new();
         let opened = options.write(true).create(true).truncate(false).open(path);
         let file = opened.map_err(|error| Self::problem(path, &error))?;
@@ -266,7 +266,7 @@ impl ResultFile {
     }
 
     /// Writes a part of the results.
-    pub(crate) fn write(&mut self, text: &str) -> Result<(), Problem> {
+    pub(crate) fn write(&mut self, text: &str) -> Result {
         if !mem::replace(&mut self.has_begun, true) {
             // A pipe or a device has no length, and a file that cannot be written has an error below.
             let _ = self.file.set_len(0);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     /// Writes a file at once.
-    fn replace(place: &Path, text: &str) -> Result<(), Problem> {
+    fn replace(place: &Path, text: &str) -> Result {
         ResultFile::open(place)?.write(text)
     }
 

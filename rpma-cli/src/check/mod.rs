@@ -17,23 +17,19 @@ use crate::client::{Result as CaseEnd, Stop};
 use crate::facts::published;
 use crate::host::{self, Host};
 use crate::interrupt::Interrupt;
-use crate::problem::{Problem, one_line};
+use crate::problem::{Problem, Result, one_line};
 use crate::report::{Outcome, Output, ResultFile};
 
 /// The limit of a case.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs the cases, and reports their results.
-pub(crate) fn run(
-    args: &Check,
-    interrupt: &Interrupt,
-    out: &mut Output,
-) -> Result<Outcome, Problem> {
+pub(crate) fn run(args: &Check, interrupt: &Interrupt, out: &mut Output) -> Result<Outcome> {
     let cases = cases::chosen(&args.only);
     if args.list {
         for group in cases.chunk_by(|case, next| case.about == next.about) {
             let names: Vec<_> = group.iter().map(|case| &*case.name).collect();
-            out.line(&group[0].about)?;
+            out.line(group[0].about)?;
             out.line(format!("    {}", names.join(", ")))?;
         }
         return Ok(Outcome::Good);
@@ -58,7 +54,7 @@ fn run_cases(
     mut report: CheckReport,
     quiet: bool,
     out: &mut Output,
-) -> Result<CheckReport, Problem> {
+) -> Result<CheckReport> {
     let mut say = |line: String| if quiet { Ok(()) } else { out.line(line) };
     say(format!("rpma check, {}", report.time))?;
     let hosts = host::lines(&report.client, &[&report.server]);

@@ -7,7 +7,7 @@ use super::load::MOST;
 use super::places::{needed, stride};
 use super::session::{RECEIVES, flush_type, method};
 use crate::args::Measure;
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 use crate::settings::{Completions, Flush, Method, Op, Setting};
 use crate::wire::{MOST_LINES, MOST_RECEIVES, RECEIVED};
 
@@ -17,7 +17,7 @@ const DEEPEST: u32 = 16_384;
 const LOCAL: u64 = 1 << 30;
 
 /// The points of the arguments, if all of them are possible.
-pub(super) fn points(args: &Measure) -> Result<Vec<Setting>, Problem> {
+pub(super) fn points(args: &Measure) -> Result<Vec<Setting>> {
     let first = Setting {
         servers: args.servers.len() as u32,
         ..args.setting
@@ -47,7 +47,7 @@ fn complete(point: &mut Setting) {
 }
 
 /// Refuses a point that no server can serve. Each fault has its remedy.
-fn check(point: &Setting) -> Result<(), Problem> {
+fn check(point: &Setting) -> Result {
     let Setting {
         op,
         size,
@@ -99,7 +99,7 @@ fn check(point: &Setting) -> Result<(), Problem> {
 }
 
 /// Checks a point against the memory of the servers.
-pub(super) fn fits(point: &Setting, bench: &Bench) -> Result<(), Problem> {
+pub(super) fn fits(point: &Setting, bench: &Bench) -> Result {
     for (number, server) in (1..).zip(&bench.servers) {
         let (offered, needed) = (server.arena.get_size(), needed(point));
         if offered < needed {

@@ -32,17 +32,13 @@ use crate::args::{Endpoint, Measure};
 use crate::client::{Session, Stop};
 use crate::host::Host;
 use crate::interrupt::Interrupt;
-use crate::problem::Problem;
+use crate::problem::Result;
 use crate::report::{Outcome, Output};
 use crate::settings::Setting;
 use crate::time::utc_now;
 
 /// Measures all points, and prints their results.
-pub(crate) fn run(
-    args: &Measure,
-    interrupt: &Interrupt,
-    out: &mut Output,
-) -> Result<Outcome, Problem> {
+pub(crate) fn run(args: &Measure, interrupt: &Interrupt, out: &mut Output) -> Result<Outcome> {
     let points = checks::points(args)?;
     let mut printer = Printer::new(args, out)?;
     let mut bench = Bench::connect(&args.servers, interrupt)?;

@@ -9,7 +9,7 @@ use super::measure::measure;
 use crate::args::{Format, Ping, Span};
 use crate::host;
 use crate::interrupt::Interrupt;
-use crate::problem::Problem;
+use crate::problem::Result;
 use crate::report::{Outcome, Output, ResultFile};
 use crate::settings::{Nanos, Op, Setting};
 use crate::time::utc_now;
@@ -22,11 +22,7 @@ const SPAN: Span = Span {
 };
 
 /// Connects, and writes and flushes for a second, one at a time.
-pub(crate) fn run(
-    args: &Ping,
-    interrupt: &Interrupt,
-    out: &mut Output,
-) -> Result<Outcome, Problem> {
+pub(crate) fn run(args: &Ping, interrupt: &Interrupt, out: &mut Output) -> Result<Outcome> {
     let file = ResultFile::of(&args.form)?;
     let (began, now) = (utc_now(), Instant::now());
     let mut bench = Bench::connect(args.server.as_slice(), interrupt)?;

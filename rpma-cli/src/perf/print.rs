@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::result::Point;
 use crate::args::{Format, Measure};
 use crate::host::{self, Host};
-use crate::problem::{Problem, one_line};
+use crate::problem::{Problem, Result, one_line};
 use crate::report::{Output, ResultFile, error_line};
 
 /// The columns of CSV: places in the JSON of a point.
@@ -29,7 +29,7 @@ pub(super) struct Printer<'a> {
 }
 
 impl<'a> Printer<'a> {
-    pub(super) fn new(args: &Measure, out: &'a mut Output) -> Result<Self, Problem> {
+    pub(super) fn new(args: &Measure, out: &'a mut Output) -> Result<Self> {
         Ok(Self {
             out,
             format: args.form.format,
@@ -39,7 +39,7 @@ impl<'a> Printer<'a> {
     }
 
     /// The hosts of the run.
-    pub(super) fn head(&mut self, client: &Host, servers: &[&Host]) -> Result<(), Problem> {
+    pub(super) fn head(&mut self, client: &Host, servers: &[&Host]) -> Result {
         if self.format != Format::Text {
             return Ok(());
         }
@@ -47,7 +47,7 @@ impl<'a> Printer<'a> {
         lines.iter().try_for_each(|line| self.out.line(line))
     }
 
-    pub(super) fn point(&mut self, point: &Point) -> Result<(), Problem> {
+    pub(super) fn point(&mut self, point: &Point) -> Result {
         let line = serde_json::to_string(point).map_err(not_written)? + "\n";
         if let Some(file) = &mut self.file {
             file.write(&line)?;
@@ -60,7 +60,7 @@ impl<'a> Printer<'a> {
     }
 
     /// A line about the results, which is no result.
-    pub(super) fn note(&mut self, text: &str) -> Result<(), Problem> {
+    pub(super) fn note(&mut self, text: &str) -> Result {
         if self.format == Format::Text {
             return self.out.line(text);
         }
@@ -69,7 +69,7 @@ impl<'a> Printer<'a> {
     }
 
     /// The end of all points.
-    pub(super) fn end(&mut self) -> Result<(), Problem> {
+    pub(super) fn end(&mut self) -> Result {
         match &self.file {
             Some(file) if self.format == Format::Text => self.out.line(format!(
                 "`rpma perf report {} -o report.html` draws these results",
@@ -79,7 +79,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    fn row(&mut self, point: &Point) -> Result<(), Problem> {
+    fn row(&mut self, point: &Point) -> Result {
         let result = &point.result;
         let (names, cells): (Vec<&str>, Vec<String>) = result.columns().into_iter().unzip();
         if !std::mem::replace(&mut self.has_head, true) {
@@ -98,7 +98,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    fn csv(&mut self, point: &Point) -> Result<(), Problem> {
+    fn csv(&mut self, point: &Point) -> Result {
         let columns = || COLUMNS.split_whitespace();
         if !std::mem::replace(&mut self.has_head, true) {
             let name = |column: &str| column.rsplit('/').next().unwrap_or_default().to_owned();

@@ -14,7 +14,7 @@ use hdrhistogram::serialization::Deserializer;
 use serde_json::Value;
 
 use super::result::{FORMAT, Point, VERSION};
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 
 /// A file is not read beyond this. A result has a few kilobytes.
 const MAX_FILE: u64 = 256 << 20;
@@ -41,7 +41,7 @@ pub(crate) struct Entry {
 }
 
 /// Reads all results.
-pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Entry>, Problem> {
+pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Entry>> {
     let mut entries: Vec<Entry> = Vec::new();
     // The first file of each kind.
     let mut kinds: [Option<&Path>; 2] = [None, None];
@@ -77,7 +77,7 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Entry>, Problem> {
 }
 
 /// The text of a file. Windows programs add a byte-order mark.
-fn text(path: &Path) -> Result<String, Problem> {
+fn text(path: &Path) -> Result<String> {
     let name = path.display();
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes));

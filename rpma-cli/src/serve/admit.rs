@@ -10,7 +10,7 @@ use super::session::Session;
 use crate::args::Fault;
 use crate::bytes::pattern;
 use crate::mailbox::{self, Mailbox};
-use crate::problem::{Problem, in_words};
+use crate::problem::{Result, in_words};
 use crate::report::Output;
 use crate::wire::{Answers, Asks, Expect, Tag};
 
@@ -21,7 +21,7 @@ enum Admitted {
 }
 
 impl Server {
-    pub(super) fn admit(&mut self, request: Request, out: &mut Output) -> Result<(), Problem> {
+    pub(super) fn admit(&mut self, request: Request, out: &mut Output) -> Result {
         let from = match request.peer_addr() {
             Ok(addr) => addr.ip().to_string(),
             Err(error) => in_words(error),
@@ -75,7 +75,7 @@ impl Server {
     }
 
     /// Accepts the connection for messages.
-    fn begin(&mut self, request: Request, from: String) -> Result<(), Problem> {
+    fn begin(&mut self, request: Request, from: String) -> Result {
         // The library's instances are random.
         let number = Identity::new(1, 0)?.instance.max(1);
         self.arena.begin()?;

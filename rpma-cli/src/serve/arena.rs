@@ -9,7 +9,7 @@ use rpma::{AlignedBuf, Error, Mr, MrUsage, Offer, Peer, PeerCfg};
 use super::contents::Contents;
 use crate::args::{Fault, Serve};
 use crate::host::{Memory, REFUSED, VOLATILE as VOLATILE_MEMORY};
-use crate::problem::{Problem, in_words};
+use crate::problem::{Problem, Result, in_words};
 use crate::wire::{ARENA, FIRST, Part};
 
 /// The bytes of a descriptor: an address, a length, a key, and the rights.
@@ -38,7 +38,7 @@ macro_rules! of_region {
 
 impl Arena {
     /// Returns the host's declaration and description of the memory as well.
-    pub(super) fn open(peer: &Peer, args: &Serve) -> Result<(Self, PeerCfg, Memory), Problem> {
+    pub(super) fn open(peer: &Peer, args: &Serve) -> Result<(Self, PeerCfg, Memory)> {
         let usage = match args.fault {
             Some(Fault::Refuses) => MrUsage::WRITE_DST,
             _ => VOLATILE,
@@ -183,7 +183,7 @@ fn inside(part: Part) -> Result<Range<usize>, String> {
 }
 
 /// The bytes to offer.
-fn size(args: &Serve) -> Result<usize, Problem> {
+fn size(args: &Serve) -> Result<usize> {
     let size = usize::try_from(args.size).ok();
     size.filter(|size| *size >= ARENA).ok_or_else(|| {
         Problem::new(
@@ -198,11 +198,7 @@ fn size(args: &Serve) -> Result<usize, Problem> {
 
 /// Registers a map for persistent flushes too, if that is possible. Otherwise the text has the
 /// reason.
-fn register(
-    peer: &Peer,
-    map: PmemMap,
-    usage: MrUsage,
-) -> Result<(Mr<PmemMap>, Option<String>), Problem> {
+fn register(peer: &Peer, map: PmemMap, usage: MrUsage) -> Result<(Mr<PmemMap>, Option<String>)> {
     // A right to flush would be one to read.
     let persistent = if usage.contains(VOLATILE) {
         usage | MrUsage::FLUSH_TYPE_PERSISTENT

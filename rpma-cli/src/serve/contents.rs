@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rpma::pmem::PmemMap;
 
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 
 /// The beginning of a mark. The number follows, in 8 bytes.
 const MARK: [u8; 25] = *b"overwritten by rpma serve";
@@ -53,7 +53,7 @@ impl Contents {
         size: usize,
         overwrite: bool,
         other_is_gone: bool,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self> {
         lock(path, all)?;
         let marked = marked(all)?;
         // Without its own mark, the memory has a user's bytes or zeros there.
@@ -120,7 +120,7 @@ impl Contents {
 }
 
 /// Takes the lock of the memory. Another server may be ending.
-fn lock(path: &Path, all: &PmemMap) -> Result<(), Problem> {
+fn lock(path: &Path, all: &PmemMap) -> Result {
     let began = Instant::now();
     loop {
         match all.lock() {
@@ -141,7 +141,7 @@ fn lock(path: &Path, all: &PmemMap) -> Result<(), Problem> {
 }
 
 /// The number of a mark.
-fn marked(all: &PmemMap) -> Result<usize, Problem> {
+fn marked(all: &PmemMap) -> Result<usize> {
     let (mut mark, mut number) = ([0; MARK.len()], [0; 8]);
     if all.len() < LEN {
         return Ok(0);
@@ -176,7 +176,7 @@ fn zero(all: &PmemMap, range: Range<usize>) -> rpma::Result<()> {
     Ok(())
 }
 
-fn is_zero(map: &PmemMap, range: Range<usize>) -> Result<bool, Problem> {
+fn is_zero(map: &PmemMap, range: Range<usize>) -> Result<bool> {
     let mut bytes = vec![0; range.len().min(STEP)];
     for at in range.clone().step_by(STEP) {
         let len = STEP.min(range.end - at);

@@ -24,7 +24,7 @@ use crate::args::{Fault, Serve};
 use crate::bytes::pattern;
 use crate::host::Host;
 use crate::interrupt::Interrupt;
-use crate::problem::{Problem, in_words};
+use crate::problem::{Result, in_words};
 #[cfg(any(test, not(feature = "sim")))]
 use crate::report::Outcome;
 use crate::report::Output;
@@ -45,11 +45,7 @@ const NO_DEVICE: i32 = 19;
 
 /// Answers clients until the interrupt. On a fabric, the clients have their own server.
 #[cfg(any(test, not(feature = "sim")))]
-pub(crate) fn run(
-    args: &Serve,
-    interrupt: &Interrupt,
-    out: &mut Output,
-) -> Result<Outcome, Problem> {
+pub(crate) fn run(args: &Serve, interrupt: &Interrupt, out: &mut Output) -> Result<Outcome> {
     let mut server = Server::open(args)?;
     out.line(format!("listening on {}; ctrl-c ends it", args.addr))?;
     if let Some(memory) = &server.host.memory {
@@ -82,7 +78,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Listens, with all memory registered.
-    pub(crate) fn open(args: &Serve) -> Result<Self, Problem> {
+    pub(crate) fn open(args: &Serve) -> Result<Self> {
         let addr = &args.addr;
         let peer = Peer::at(&addr.host)?;
         let (arena, platform, memory) = Arena::open(&peer, args)?;
@@ -127,7 +123,7 @@ impl Server {
     }
 
     /// Answers clients until the interrupt. After an error, the memory keeps its mark.
-    pub(crate) fn serve(&mut self, interrupt: &Interrupt, out: &mut Output) -> Result<(), Problem> {
+    pub(crate) fn serve(&mut self, interrupt: &Interrupt, out: &mut Output) -> Result {
         while !interrupt.is_set() {
             self.turn(TICK, interrupt, out)?;
         }
@@ -140,7 +136,7 @@ impl Server {
         limit: Duration,
         interrupt: &Interrupt,
         out: &mut Output,
-    ) -> Result<bool, Problem> {
+    ) -> Result<bool> {
         let mut wcs = [Wc::default(); 16];
         let happened = self.wait.next(&mut wcs, limit)?;
         let is_idle = happened.is_none();
@@ -154,7 +150,7 @@ impl Server {
     }
 
     /// Ends the session, and clears the memory after it. A closed output does not keep it from that.
-    fn end(&mut self, out: &mut Output) -> Result<(), Problem> {
+    fn end(&mut self, out: &mut Output) -> Result {
         let ended = self.end_session("the server ends", out);
         let left = self.arena.end()?;
         ended?;
@@ -167,7 +163,7 @@ impl Server {
         wcs: &[Wc],
         interrupt: &Interrupt,
         out: &mut Output,
-    ) -> Result<(), Problem> {
+    ) -> Result {
         match happened {
             Happened::Request(_, request) => self.admit(request, out),
             Happened::Completions(member, count) => wcs[..count]
@@ -195,7 +191,7 @@ impl Server {
         wc: &Wc,
         interrupt: &Interrupt,
         out: &mut Output,
-    ) -> Result<(), Problem> {
+    ) -> Result {
         let Some(session) = &mut self.session else {
             return Ok(());
         };
@@ -220,7 +216,7 @@ impl Server {
     }
 
     /// A connection ended: the session, or one of its lines.
-    fn ended(&mut self, member: Member, reason: &str, out: &mut Output) -> Result<(), Problem> {
+    fn ended(&mut self, member: Member, reason: &str, out: &mut Output) -> Result {
         let Some(session) = &mut self.session else {
             return Ok(());
         };
@@ -234,7 +230,7 @@ impl Server {
     }
 
     /// Serves the requests of commits that have arrived.
-    fn serve_commits(&mut self, out: &mut Output) -> Result<(), Problem> {
+    fn serve_commits(&mut self, out: &mut Output) -> Result {
         loop {
             match self.responder.turn(|client| self.wait.conn(client)) {
                 Turn::Idle => return Ok(()),

@@ -10,7 +10,7 @@ use super::line::Line;
 use super::{SILENCE, Server, spin};
 use crate::interrupt::Interrupt;
 use crate::mailbox::Mailbox;
-use crate::problem::Problem;
+use crate::problem::Result;
 use crate::report::Output;
 use crate::time::now;
 use crate::wire::{Answer, Expect, Request};
@@ -57,12 +57,7 @@ impl Session {
 
 impl Server {
     /// Takes a completion of the connection for messages.
-    pub(super) fn message(
-        &mut self,
-        wc: &Wc,
-        interrupt: &Interrupt,
-        out: &mut Output,
-    ) -> Result<(), Problem> {
+    pub(super) fn message(&mut self, wc: &Wc, interrupt: &Interrupt, out: &mut Output) -> Result {
         let Some(session) = &mut self.session else {
             return Ok(());
         };
@@ -82,11 +77,7 @@ impl Server {
     }
 
     /// Answers the request that waits, if it can be answered or its time has passed.
-    pub(super) fn answer_waiting(
-        &mut self,
-        interrupt: &Interrupt,
-        out: &mut Output,
-    ) -> Result<(), Problem> {
+    pub(super) fn answer_waiting(&mut self, interrupt: &Interrupt, out: &mut Output) -> Result {
         let session = self.session.as_mut();
         let Some((request, until)) = session.and_then(|session| session.waiting.take()) else {
             return Ok(());
@@ -112,7 +103,7 @@ impl Server {
         self.send(&answer, out)
     }
 
-    fn send(&mut self, answer: &Answer, out: &mut Output) -> Result<(), Problem> {
+    fn send(&mut self, answer: &Answer, out: &mut Output) -> Result {
         let Some(session) = &mut self.session else {
             return Ok(());
         };
@@ -124,7 +115,7 @@ impl Server {
     }
 
     /// Ends the session of a client that stands still.
-    pub(super) fn end_silent(&mut self, out: &mut Output) -> Result<(), Problem> {
+    pub(super) fn end_silent(&mut self, out: &mut Output) -> Result {
         match &self.session {
             Some(session) if now() - session.heard > SILENCE => {
                 let reason = format!("no request came for {} s", SILENCE.as_secs());
@@ -135,7 +126,7 @@ impl Server {
     }
 
     /// Drops all connections of the session.
-    pub(super) fn end_session(&mut self, reason: &str, out: &mut Output) -> Result<(), Problem> {
+    pub(super) fn end_session(&mut self, reason: &str, out: &mut Output) -> Result {
         let Some(mut session) = self.session.take() else {
             return Ok(());
         };

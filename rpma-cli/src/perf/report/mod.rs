@@ -12,12 +12,12 @@ mod words;
 use std::path::{Path, PathBuf};
 
 use super::read::{Entry, read};
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 use crate::report::{Outcome, Output, ResultFile};
 use crate::settings::number;
 
 /// Writes the page. An older page at the same place stays if the results are not good.
-pub(crate) fn write(files: &[PathBuf], place: &Path, out: &mut Output) -> Result<Outcome, Problem> {
+pub(crate) fn write(files: &[PathBuf], place: &Path, out: &mut Output) -> Result<Outcome> {
     let entries = read(files)?;
     let is_place = |file: &PathBuf| match (file.canonicalize(), place.canonicalize()) {
         (Ok(file), Ok(place)) => file == place,
@@ -39,7 +39,7 @@ pub(crate) fn write(files: &[PathBuf], place: &Path, out: &mut Output) -> Result
 }
 
 /// The page of these results, and the number of their runs.
-pub(crate) fn page(entries: &[Entry]) -> Result<(String, usize), Problem> {
+pub(crate) fn page(entries: &[Entry]) -> Result<(String, usize)> {
     let runs = runs::runs(entries);
     Ok((page::render(&runs)?, runs.len()))
 }

@@ -7,7 +7,7 @@ use super::runs::{Item, Run};
 use super::sections;
 use super::words::{self, text};
 use crate::host::Host;
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 use crate::settings::number;
 
 /// Its name lets the template engine escape HTML.
@@ -18,7 +18,7 @@ const TEMPLATE: &str = include_str!("page.html");
 const ABSENT: &str = "–";
 
 /// The page with all runs.
-pub(super) fn render(runs: &[Run<'_>]) -> Result<String, Problem> {
+pub(super) fn render(runs: &[Run<'_>]) -> Result<String> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     let rendered = environment.render_named_str(NAME, TEMPLATE, page(runs));
