@@ -48,8 +48,8 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-impl From<Error> for Problem {
-    fn from(error: Error) -> Self {
+impl<E: Into<Error>> From<E> for Problem {
+    fn from(error: E) -> Self {
         Self::new(in_words(error), "")
     }
 }

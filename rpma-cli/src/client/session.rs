@@ -108,7 +108,7 @@ impl Session {
     pub(crate) fn conn(&mut self, peer: &Peer, cfg: &ConnCfg, line: u32) -> Result<Conn> {
         let data = self.own_offer(line).encode(Offer::CONNECT)?;
         let req = ConnReq::to_addr(peer, self.addr, cfg)?;
-        let conn = req.connect(&data).map_err(rpma::Error::from)?;
+        let conn = req.connect(&data)?;
         self.wait_established(&conn, line)?;
         // Applies the server's declaration.
         conn.offer()?;
@@ -124,8 +124,7 @@ impl Session {
         line: u32,
     ) -> Result<Writer> {
         let req = ConnReq::to_addr(peer, self.addr, &cfg.conn_cfg(base)?)?;
-        let asked = Writer::connect(req, cfg, &self.own_offer(line));
-        let asked = asked.map_err(rpma::Error::from)?;
+        let asked = Writer::connect(req, cfg, &self.own_offer(line))?;
         self.wait_established(asked.conn(), line)?;
         Ok(asked.finish()?)
     }

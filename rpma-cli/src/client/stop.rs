@@ -51,10 +51,10 @@ impl<T, E: Into<Stop>> InStep<T> for std::result::Result<T, E> {
 }
 
 /// The library knows what the devices and the memory cannot do.
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::NotSupported(_) => Self::NotPossible(in_words(error)),
+impl<E: Into<Error>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        match error.into() {
+            error @ Error::NotSupported(_) => Self::NotPossible(in_words(error)),
             error => Self::Failed(in_words(error)),
         }
     }

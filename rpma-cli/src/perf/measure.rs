@@ -130,7 +130,7 @@ impl Bench {
         let bytes = stride(setting.size).max(64) * u64::from(setting.depth);
         let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST | MrUsage::SEND;
         let memory = AlignedBuf::zeroed(bytes as usize)?;
-        Ok(Mr::reg(&self.peer, memory, usage).map_err(rpma::Error::from)?)
+        Ok(Mr::reg(&self.peer, memory, usage)?)
     }
 
     /// The server's memory of a connection.

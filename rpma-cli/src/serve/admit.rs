@@ -87,11 +87,8 @@ impl Server {
             session: number,
             line: 0,
         };
-        let conn = req
-            .connect(&self.encode_offer(tag)?)
-            .map_err(rpma::Error::from)?;
-        let added = self.wait.add(place, conn);
-        let control = added.map_err(rpma::Error::from)?;
+        let conn = req.connect(&self.encode_offer(tag)?)?;
+        let control = self.wait.add(place, conn)?;
         self.session = Some(Session::new(number, from, control, mailbox));
         Ok(())
     }

@@ -46,10 +46,9 @@ impl Arena {
         let size = size(args)?;
         let (arena, platform, (kind, domain, not_persistent)) = match &args.memory {
             None => {
-                let region = Mr::reg(peer, AlignedBuf::zeroed(size)?, usage);
                 let domain = "volatile: the server has no --memory";
                 (
-                    Self::Plain(region.map_err(Error::from)?),
+                    Self::Plain(Mr::reg(peer, AlignedBuf::zeroed(size)?, usage)?),
                     *PeerCfg::new().set_processor_persists(false),
                     ("ordinary memory".to_owned(), domain.to_owned(), None),
                 )
@@ -208,7 +207,7 @@ fn register(peer: &Peer, map: PmemMap, usage: MrUsage) -> Result<(Mr<PmemMap>, O
     match Mr::reg(peer, map, persistent) {
         Ok(region) => Ok((region, None)),
         Err(refused) => {
-            let region = Mr::reg(peer, refused.object, usage).map_err(Error::from)?;
+            let region = Mr::reg(peer, refused.object, usage)?;
             let why = match refused.error {
                 Error::Provider { .. } => REFUSED,
                 _ => VOLATILE_MEMORY,

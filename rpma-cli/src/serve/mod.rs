@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rpma::commit::{Limits, Responder, Turn};
 use rpma::wait::{Happened, Member, Wait};
-use rpma::{AlignedBuf, ConnEvent, Durable, Ep, Error, Mr, MrUsage, Offer, Peer, PeerCfg, Wc};
+use rpma::{AlignedBuf, ConnEvent, Durable, Ep, Mr, MrUsage, Offer, Peer, PeerCfg, Wc};
 
 use self::arena::Arena;
 pub(crate) use self::line::conn_cfg;
@@ -84,9 +84,8 @@ impl Server {
         let (arena, platform, memory) = Arena::open(&peer, args)?;
         let ep = Ep::listen(&peer, &addr.host, addr.port)?;
         let mut wait = Wait::new()?;
-        wait.add_ep(ep).map_err(Error::from)?;
-        let guarded = Mr::reg(&peer, AlignedBuf::zeroed(GUARDED)?, GUARDED_USAGE);
-        let guarded = guarded.map_err(Error::from)?;
+        wait.add_ep(ep)?;
+        let guarded = Mr::reg(&peer, AlignedBuf::zeroed(GUARDED)?, GUARDED_USAGE)?;
         guarded.write_at(0, &pattern(GUARDED_SEED, GUARDED))?;
         // The processor of this host makes commits durable there.
         let serves_commits = arena.persistent().is_some()

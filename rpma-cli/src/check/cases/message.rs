@@ -1,6 +1,6 @@
 //! Messages and immediate data, in both directions.
 
-use rpma::{Error, Flags, Next, Wc};
+use rpma::{Flags, Next, Wc};
 
 use super::super::bench::{Bench, Line, receives};
 use super::Group;
@@ -76,7 +76,7 @@ fn there_and_back(bench: &mut Bench, line: &Line, number: u32, (len, imm): Messa
         imm,
     }))?;
     let wc = line.receive()?;
-    let success = wc.result().map_err(Error::from)?;
+    let success = wc.result()?;
     let came = (success.byte_len(), success.imm_data());
     if came != (Some(len as u32), imm) {
         return failed(format!(

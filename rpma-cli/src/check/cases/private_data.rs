@@ -65,8 +65,7 @@ fn ask(bench: &mut Bench, len: u32, answers: Answers) -> Result<Vec<u8>> {
         ..plain(LINE, false)
     })?;
     let req = ConnReq::to_addr(&bench.peer, bench.addr, &ConnCfg::new())?;
-    let asked = req.connect(&pattern(seed, len as usize));
-    let conn = asked.map_err(rpma::Error::from)?;
+    let conn = req.connect(&pattern(seed, len as usize))?;
     match (bench.clock.established_or_end(&conn)?, answers) {
         (ConnEvent::Established, Answers::Accept { .. }) => Ok(conn.get_private_data().into()),
         (ConnEvent::Rejected { private_data, .. }, Answers::Reject { .. }) => {

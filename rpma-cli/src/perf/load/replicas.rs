@@ -35,7 +35,7 @@ impl Copies {
         let mut set = Replicas::new(&bench.peer, ring, depth)?;
         for server in &mut bench.servers {
             let writer = writer(server, &bench.peer, setting)?;
-            set.add(writer, server.arena).map_err(Error::from)?;
+            set.add(writer, server.arena)?;
         }
         Ok(Self {
             set,
