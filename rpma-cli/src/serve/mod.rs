@@ -140,7 +140,7 @@ impl Server {
         let happened = self.wait.next(&mut wcs, limit)?;
         let is_idle = happened.is_none();
         if let Some(happened) = happened {
-            self.take(happened, &wcs, interrupt, out)?;
+            self.take(happened, &wcs, out)?;
         }
         self.serve_commits(out)?;
         self.answer_waiting(interrupt, out)?;
@@ -156,18 +156,12 @@ impl Server {
         left.map_or(Ok(()), |line| out.line(line))
     }
 
-    fn take(
-        &mut self,
-        happened: Happened,
-        wcs: &[Wc],
-        interrupt: &Interrupt,
-        out: &mut Output,
-    ) -> Result {
+    fn take(&mut self, happened: Happened, wcs: &[Wc], out: &mut Output) -> Result {
         match happened {
             Happened::Request(_, request) => self.admit(request, out),
             Happened::Completions(member, count) => wcs[..count]
                 .iter()
-                .try_for_each(|wc| self.completed(member, wc, interrupt, out)),
+                .try_for_each(|wc| self.completed(member, wc, out)),
             Happened::Event(_, event) if !event.is_end() => Ok(()),
             Happened::Event(member, ConnEvent::Closed) => {
                 self.ended(member, "the client has closed it", out)
@@ -184,18 +178,12 @@ impl Server {
         }
     }
 
-    fn completed(
-        &mut self,
-        member: Member,
-        wc: &Wc,
-        interrupt: &Interrupt,
-        out: &mut Output,
-    ) -> Result {
+    fn completed(&mut self, member: Member, wc: &Wc, out: &mut Output) -> Result {
         let Some(session) = &mut self.session else {
             return Ok(());
         };
         if session.control == member {
-            return self.message(wc, interrupt, out);
+            return self.message(wc, out);
         }
         if self.responder.handle(member, wc) {
             return Ok(());

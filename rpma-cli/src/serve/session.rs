@@ -56,8 +56,8 @@ impl Session {
 }
 
 impl Server {
-    /// Takes a completion of the connection for messages.
-    pub(super) fn message(&mut self, wc: &Wc, interrupt: &Interrupt, out: &mut Output) -> Result {
+    /// Takes a completion of the connection for messages. A request waits for the end of the turn.
+    pub(super) fn message(&mut self, wc: &Wc, out: &mut Output) -> Result {
         let Some(session) = &mut self.session else {
             return Ok(());
         };
@@ -69,8 +69,7 @@ impl Server {
             Ok(Some(request)) => {
                 session.heard = now();
                 session.waiting = Some((request, now() + WAITS));
-                self.count_request()?;
-                self.answer_waiting(interrupt, out)
+                self.count_request()
             }
             Err(error) => self.end_session(&error, out),
         }
