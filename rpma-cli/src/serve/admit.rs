@@ -2,7 +2,7 @@
 
 use rpma::commit::Method;
 use rpma::wait::Member;
-use rpma::{ConnReq, Identity, Offer, Refusal, RefusalCode, Request};
+use rpma::{Identity, Offer, Refusal, RefusalCode, Request};
 
 use super::Server;
 use super::line::{self, Line};
@@ -130,10 +130,14 @@ impl Server {
         let req = request.into_req(&self.peer, &place.cfg(&self.peer, &cfg)?)?;
         let mut line = Line::new(&self.peer, expect)?;
         line.post_receives(&req, expect.receives.0)?;
-        let slots = if by_server {
-            self.prepare_commits(&req, &mut line)?
-        } else {
-            None
+        let slots = match self.arena.persistent() {
+            _ if !by_server => None,
+            _ if self.fault == Some(Fault::Lies) => {
+                line.prepare_lies(&self.peer, &req)?;
+                None
+            }
+            Some(memory) => Some(self.responder.prepare(&req, memory, ..)?),
+            None => None,
         };
         let conn = req.connect(&self.answer_of(expect)?)?;
         let member = self.wait.add(place, conn)?;
@@ -142,21 +146,6 @@ impl Server {
         }
         line.member = Some(member);
         Ok(line)
-    }
-
-    fn prepare_commits(
-        &self,
-        req: &ConnReq,
-        line: &mut Line,
-    ) -> rpma::Result<Option<rpma::commit::Slots>> {
-        if self.fault == Some(Fault::Lies) {
-            line.prepare_lies(&self.peer, req)?;
-            return Ok(None);
-        }
-        match self.arena.persistent() {
-            Some(memory) => self.responder.prepare(req, memory, ..).map(Some),
-            None => Ok(None),
-        }
     }
 
     /// The private data of the answer.
