@@ -18,30 +18,23 @@ impl Server {
     /// The answer to a request. `None` if it has to wait, which a late one does no more, and the
     /// reason if it cannot be served.
     pub(super) fn answer(&mut self, request: &Request, is_late: bool) -> Result<Option<Answer>> {
+        let done = |()| Answer::Done;
         let answer = match request {
             Request::Begin => self.begun(),
             Request::Fill { part, seed } => {
                 let bytes = pattern(*seed, part.len.min(wire::ARENA as u64) as usize);
-                self.arena.write(part.at, &bytes)?;
-                Answer::Done
+                self.arena.write(part.at, &bytes).map(done)?
             }
-            Request::Zero { word } => {
-                self.arena.write(*word, &[0; 8])?;
-                Answer::Done
-            }
+            Request::Zero { word } => self.arena.write(*word, &[0; 8]).map(done)?,
             Request::Sum(part) => Answer::Sum(self.sum(*part)?),
             Request::Bytes(part) => self.bytes(*part)?,
-            Request::Expect(expect) => {
-                self.expect(expect)?;
-                Answer::Done
-            }
+            Request::Expect(expect) => self.expect(expect).map(done)?,
             Request::Send(send) => {
                 let (peer, (line, conn)) = (self.peer.clone(), self.line_and_conn(send.line)?);
                 line.check_send(send)?;
                 let bytes = pattern(send.seed, send.len as usize);
                 let sent = line.send(&peer, conn, &bytes, send.imm);
-                sent.map_err(in_words)?;
-                Answer::Done
+                sent.map(done).map_err(in_words)?
             }
             Request::Arrived { line, first, count } => {
                 return self.arrived(*line, (*first, *count), is_late);
