@@ -124,16 +124,14 @@ fn lock(path: &Path, all: &PmemMap) -> Result {
     let began = Instant::now();
     loop {
         match all.lock() {
-            Err(error)
-                if error.raw_os_error() == Some(WOULD_BLOCK) && began.elapsed() < LOCK_LIMIT =>
-            {
-                thread::sleep(LOCK_PAUSE);
-            }
             Err(error) if error.raw_os_error() == Some(WOULD_BLOCK) => {
-                return Err(Problem::new(
-                    format!("another server has {}: {error}", path.display()),
-                    "End the other server: `fuser -v` with this path names it",
-                ));
+                if began.elapsed() >= LOCK_LIMIT {
+                    return Err(Problem::new(
+                        format!("another server has {}: {error}", path.display()),
+                        "End the other server: `fuser -v` with this path names it",
+                    ));
+                }
+                thread::sleep(LOCK_PAUSE);
             }
             locked => return Ok(locked?),
         }
