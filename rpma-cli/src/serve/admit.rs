@@ -164,10 +164,8 @@ impl Server {
         let mut offer = self.offer();
         offer.set_data(&tag.encode());
         let mut bytes = offer.encode(Offer::ACCEPT)?;
-        self.arena.describe(&mut bytes);
-        if self.fault == Some(Fault::Refuses) {
-            self.arena.promise_all_rights(&mut bytes);
-        }
+        let has_all_rights = self.fault == Some(Fault::Refuses);
+        self.arena.describe(&mut bytes, has_all_rights);
         Ok(bytes)
     }
 

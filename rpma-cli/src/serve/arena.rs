@@ -128,14 +128,6 @@ impl Arena {
         }
     }
 
-    /// Changes an encoded offer: the region has all rights there.
-    pub(super) fn promise_all_rights(&self, offer: &mut [u8]) {
-        let found = find(offer, &self.descriptor());
-        if let Some([.., usage]) = found {
-            *usage = VOLATILE.bits();
-        }
-    }
-
     /// The bytes of the memory before the region.
     fn before(&self) -> usize {
         match self {
@@ -144,11 +136,16 @@ impl Arena {
         }
     }
 
-    /// Changes an encoded offer: its region has the descriptor for clients.
-    pub(super) fn describe(&self, offer: &mut [u8]) {
+    /// Changes an encoded offer: its region has the descriptor for clients, or one with all rights.
+    pub(super) fn describe(&self, offer: &mut [u8], has_all_rights: bool) {
         let own = of_region!(self, region => region.get_descriptor());
-        if let Some(found) = find(offer, &own) {
-            found.copy_from_slice(&self.descriptor());
+        let mut descriptor = self.descriptor();
+        if has_all_rights {
+            descriptor[DESCRIPTOR - 1] = VOLATILE.bits();
+        }
+        let mut places = offer.windows(DESCRIPTOR);
+        if let Some(at) = places.position(|bytes| bytes == own) {
+            offer[at..at + DESCRIPTOR].copy_from_slice(&descriptor);
         }
     }
 
@@ -163,13 +160,6 @@ impl Arena {
         descriptor[8..16].copy_from_slice(&len.to_le_bytes());
         descriptor
     }
-}
-
-/// The place of a descriptor in an encoded offer.
-fn find<'a>(offer: &'a mut [u8], descriptor: &[u8; DESCRIPTOR]) -> Option<&'a mut [u8]> {
-    let mut places = offer.windows(DESCRIPTOR);
-    let at = places.position(|bytes| bytes == descriptor)?;
-    offer.get_mut(at..at + DESCRIPTOR)
 }
 
 /// The range of a part that lies behind the mark.
