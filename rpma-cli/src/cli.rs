@@ -56,18 +56,10 @@ impl Cli {
     /// The definition of the command line. The cases are known here, and not in [`crate::args`],
     /// on which they stand.
     pub(crate) fn definition() -> clap::Command {
-        let with_names = |arg: Arg| match arg.get_id().as_str() {
-            "only" => arg.value_parser(known_case),
-            _ => arg,
-        };
-        Self::command().mut_subcommands(|command| {
-            // A negative number is a wrong value, and no unknown option.
-            let command = with_profile(command.allow_negative_numbers(true));
-            match command.get_name() {
-                "check" => command.mut_args(with_names),
-                _ => command,
-            }
-        })
+        let with_names = |only: Arg| only.value_parser(known_case);
+        let all = Self::command().mut_subcommand("check", |it| it.mut_arg("only", with_names));
+        // A negative number is a wrong value, and no unknown option.
+        all.mut_subcommands(|command| with_profile(command.allow_negative_numbers(true)))
     }
 
     /// The arguments of this process. Ends it if they are wrong.
@@ -86,29 +78,16 @@ pub(crate) fn completions(shell: Shell, out: &mut Output) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// The option of the simulated build has an error of its own here.
-#[cfg(not(feature = "sim"))]
+/// The option of the simulated build has an error of its own in the other one.
 fn with_profile(command: clap::Command) -> clap::Command {
-    let of_other_build = |_: &str| -> Result<String, &str> {
-        Err(
-            "only the simulated build has profiles: build rpma-cli with `--no-default-features --features sim`",
-        )
-    };
-    match command.get_name() {
-        "doctor" | "ping" | "check" | "perf" => {
-            let profile = Arg::new("profile")
-                .long("profile")
-                .value_name("NAME")
-                .hide(true);
-            command.arg(profile.value_parser(of_other_build))
-        }
-        _ => command,
+    const OTHER_BUILD: &str = "only the simulated build has profiles: build rpma-cli with `--no-default-features --features sim`";
+    let has_profile = ["doctor", "ping", "check", "perf"].contains(&command.get_name());
+    if cfg!(feature = "sim") || !has_profile {
+        return command;
     }
-}
-
-#[cfg(feature = "sim")]
-fn with_profile(command: clap::Command) -> clap::Command {
-    command
+    let refused = |_: &str| -> Result<String, &str> { Err(OTHER_BUILD) };
+    let profile = Arg::new("profile").long("profile").value_name("NAME");
+    command.arg(profile.hide(true).value_parser(refused))
 }
 
 #[cfg(test)]
