@@ -48,47 +48,37 @@ fn complete(point: &mut Setting) {
 
 /// Refuses a point that no server can serve. Each fault has its remedy.
 fn check(point: &Setting) -> Result {
-    let Setting {
-        op,
-        size,
-        depth,
-        batch,
-        threads,
-        connections,
-        servers,
-        ..
-    } = *point;
-    let (is_batch, is_commit) = (batch > 1, op == Op::Commit);
+    let (is_batch, is_commit) = (point.batch > 1, point.op == Op::Commit);
     let by_server = point.method == Some(Method::Server);
     let copies = point.copies.unwrap_or(0);
-    let local = stride(size).saturating_mul(depth.into());
+    let local = stride(point.size).saturating_mul(point.depth.into());
     let sleeps = point.completions == Completions::Wait;
-    let fault = if depth > DEEPEST {
+    let fault = if point.depth > DEEPEST {
         "at most 16384 operations are in flight on a connection. Give a smaller --depth"
-    } else if batch as usize > MOST {
+    } else if point.batch as usize > MOST {
         "a batch has at most 64 operations. Give a smaller --batch"
-    } else if depth % batch != 0 {
+    } else if point.depth % point.batch != 0 {
         "the operations in flight are whole batches. Give a --depth that is a multiple of --batch"
     } else if is_batch && is_commit {
         "a commit is a batch by itself. Leave out --batch"
-    } else if is_batch && op == Op::ReadWrite {
+    } else if is_batch && point.op == Op::ReadWrite {
         "writes and reads in turn have no batches. Leave out --batch"
-    } else if connections % threads != 0 {
+    } else if point.connections % point.threads != 0 {
         "each thread has as many connections as the others. Give --connections as a multiple of \
          --threads"
-    } else if sleeps && connections != threads {
+    } else if sleeps && point.connections != point.threads {
         "a thread that sleeps has one connection. Give as many --threads as --connections, or \
          --completions poll"
-    } else if connections as usize > MOST_LINES {
+    } else if point.connections as usize > MOST_LINES {
         "a server has at most 32 connections for a client. Give fewer --connections"
     } else if local > LOCAL {
         "the operations in flight on a connection have at most 1073741824 bytes. Give a smaller \
          --size or --depth"
-    } else if is_commit && copies > servers {
+    } else if is_commit && copies > point.servers {
         "each copy needs a server of its own, so give as many servers, or fewer --copies"
     } else if !is_commit && copies > 0 {
         "only a commit has copies. Leave out --copies"
-    } else if !is_commit && servers > 1 {
+    } else if !is_commit && point.servers > 1 {
         "only a commit goes to several servers. Give one server"
     } else if !is_commit && by_server {
         "the server's processor only makes commits durable. Give --op commit, or another --method"
