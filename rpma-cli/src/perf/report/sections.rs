@@ -8,7 +8,7 @@ use super::axis::{self, Axis, PERCENTILES, Text};
 use super::chart::{Chart, Line, MOST_LINES};
 use super::runs::{Item, Run};
 use super::words;
-use crate::settings::{Nanos, Setting};
+use crate::settings::{Measured, Nanos, Setting};
 
 /// Charts about the same question.
 #[derive(Debug, Serialize)]
@@ -95,32 +95,24 @@ fn without_size(setting: Setting) -> Setting {
 }
 
 /// A figure of a result.
-type Figure = (&'static str, fn(&Item<'_>) -> f64);
+type Figure = (&'static str, fn(&Measured) -> f64);
 
 /// The figures that depend on a [`Cause`]. Those beside each other have the same axis, so that their
 /// charts can be compared.
 const EFFECTS: [(Text, &[Figure]); 3] = [
     (
         axis::plain,
-        &[("Operations per second", |item| {
-            item.entry.point.result.operations_per_second
-        })],
+        &[("Operations per second", |of| of.operations_per_second)],
     ),
     (
         axis::bytes,
-        &[("Bytes per second", |item| {
-            item.entry.point.result.bytes_per_second
-        })],
+        &[("Bytes per second", |of| of.bytes_per_second)],
     ),
     (
         axis::nanoseconds,
         &[
-            ("Latency, median (p50)", |item| {
-                item.entry.point.result.latency.p50 as f64
-            }),
-            ("Latency, p99", |item| {
-                item.entry.point.result.latency.p99 as f64
-            }),
+            ("Latency, median (p50)", |of| of.latency.p50 as f64),
+            ("Latency, p99", |of| of.latency.p99 as f64),
         ],
     ),
 ];
@@ -185,8 +177,9 @@ fn by_cause(cause: &Cause, items: &[Item<'_>]) -> Section {
     let x = Axis::at_values(&causes, cause.text);
     // All charts of a figure have the same axes.
     let axes = EFFECTS.map(|(text, figures)| {
-        let of_item = |item| figures.iter().map(move |(_, of)| of(item));
-        let values: Vec<f64> = all.iter().flatten().flat_map(of_item).collect();
+        let results = || all.iter().flatten().map(|item| &item.entry.point.result);
+        let values = figures.iter().flat_map(|(_, of)| results().map(of));
+        let values: Vec<f64> = values.collect();
         Axis::around(&values, text)
     });
     let name = |series: &Series<'_>| {
@@ -199,8 +192,8 @@ fn by_cause(cause: &Cause, items: &[Item<'_>]) -> Section {
         let figures =
             figures.flat_map(|((_, figures), y)| figures.iter().map(move |figure| (figure, y)));
         let charts = figures.map(|((title, of), y)| {
-            let line =
-                |series: &Series<'_>| series.iter().map(|item| (value(item), of(item))).collect();
+            let point = |item: &Item<'_>| (value(item), of(&item.entry.point.result));
+            let line = |series: &Series<'_>| series.iter().map(point).collect();
             (*title, (&x, y), group.iter().map(line).collect())
         });
         // A single line is named above its charts.
