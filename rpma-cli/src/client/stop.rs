@@ -121,20 +121,4 @@ impl Clock {
             }
         }
     }
-
-    /// Waits for a time, or until `look` finds something.
-    pub(crate) fn for_a_while<T>(
-        &self,
-        time: Duration,
-        mut look: impl FnMut(Duration) -> rpma::Result<T>,
-    ) -> Result<Option<T>> {
-        let until = now() + time;
-        self.within(|slice| {
-            let left = until.saturating_duration_since(now());
-            match look(left.min(slice)) {
-                Err(Error::TimedOut(_) | Error::NoEvent) if left.is_zero() => Ok(None),
-                result => result.map(Some),
-            }
-        })
-    }
 }

@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use rpma::reconnect::{Reconnect, ReconnectCfg, ToConn};
-use rpma::{ConnEvent, Failure, Flags, Next, Posted, Wc};
+use rpma::{ConnEvent, Error, Failure, Flags, Next, Posted, Wc};
 
 use super::super::bench::{Bench, Line};
 use super::Group;
 use crate::client::{InStep, Result, Stop, failed, not_possible, plain};
+use crate::time::now;
 use crate::wire::{Expect, FIRST, Part, Request};
 
 pub(super) const GROUP: Group = Group {
@@ -52,19 +53,16 @@ fn idle(bench: &mut Bench) -> Result<String> {
 
 /// The end of a connection within a time. The keep-alive needs a program that takes completions.
 fn end_within(bench: &Bench, line: &Line, time: Duration) -> Result<Option<ConnEvent>> {
-    let mut wcs = [Wc::default(); 4];
-    let started = Instant::now();
-    loop {
-        let left = time.saturating_sub(started.elapsed());
-        match bench
-            .clock
-            .for_a_while(left, |limit| line.conn.next(&mut wcs, limit))?
-        {
-            Some(Next::Event(event)) if event.is_end() => return Ok(Some(event)),
-            Some(_) => {}
-            None => return Ok(None),
+    let (mut wcs, until) = ([Wc::default(); 4], now() + time);
+    bench.clock.within(|limit| {
+        let left = until.saturating_duration_since(now());
+        match line.conn.next(&mut wcs, limit.min(left)) {
+            Ok(Next::Event(event)) if event.is_end() => Ok(Some(event)),
+            Ok(_) | Err(Error::TimedOut(_)) if left.is_zero() => Ok(None),
+            Ok(_) => Err(Error::NoEvent),
+            Err(error) => Err(error),
         }
-    }
+    })
 }
 
 /// The server's queue pair fails, and no message tells this side.
