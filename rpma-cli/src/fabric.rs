@@ -84,38 +84,28 @@ pub(crate) fn serve(_args: &Serve, _interrupt: &Interrupt, _out: &mut Output) ->
 
 /// `rpma check` against a server on another simulated host.
 pub(crate) fn check(args: &Check, interrupt: &Interrupt, out: &mut Output) -> Result<Outcome> {
-    with_servers(&args.fabric.profile, 1, args.fault, |servers| {
-        let args = Check {
-            server: servers.into_iter().next(),
-            ..args.clone()
-        };
+    with_servers(&args.fabric.profile, 1, args.fault, |mut servers| {
+        let mut args = args.clone();
+        args.server = servers.pop();
         checks::run(&args, interrupt, out)
     })
 }
 
 /// `rpma perf` against servers on other simulated hosts.
 pub(crate) fn measure(args: &Measure, interrupt: &Interrupt, out: &mut Output) -> Result<Outcome> {
-    with_servers(
-        &args.fabric.profile,
-        args.simulated_servers,
-        None,
-        |servers| {
-            let args = Measure {
-                servers,
-                ..args.clone()
-            };
-            perf::run(&args, interrupt, out)
-        },
-    )
+    let (profile, count) = (&args.fabric.profile, args.simulated_servers);
+    with_servers(profile, count, None, |servers| {
+        let mut args = args.clone();
+        args.servers = servers;
+        perf::run(&args, interrupt, out)
+    })
 }
 
 /// `rpma ping` to a server on another simulated host.
 pub(crate) fn ping(args: &Ping, interrupt: &Interrupt, out: &mut Output) -> Result<Outcome> {
-    with_servers(&args.fabric.profile, 1, None, |servers| {
-        let args = Ping {
-            server: servers.into_iter().next(),
-            ..args.clone()
-        };
+    with_servers(&args.fabric.profile, 1, None, |mut servers| {
+        let mut args = args.clone();
+        args.server = servers.pop();
         perf::ping::run(&args, interrupt, out)
     })
 }
@@ -192,10 +182,8 @@ impl Running {
     /// Ends it, and returns its result.
     pub(crate) fn stop(self) -> Result {
         self.interrupt.set();
-        match self.thread.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
+        let joined = self.thread.join();
+        joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 

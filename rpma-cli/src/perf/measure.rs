@@ -1,5 +1,6 @@
 //! The measurement of one point: its connections, its threads, and its result.
 
+use std::panic::resume_unwind;
 use std::thread;
 
 use base64::Engine;
@@ -111,13 +112,10 @@ fn drive<L: Load>(
         let mut ended = progress::watch(setting, &job, bench, interrupt, is_over);
         let mut all = Meter::new();
         for thread in started {
-            match thread.join() {
-                Ok((meter, result)) => {
-                    all.add(&meter);
-                    ended = ended.and(result);
-                }
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
+            let joined = thread.join();
+            let (meter, result) = joined.unwrap_or_else(|panic| resume_unwind(panic));
+            all.add(&meter);
+            ended = ended.and(result);
         }
         (all, ended)
     });
