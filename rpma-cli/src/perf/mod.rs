@@ -67,14 +67,12 @@ pub(crate) fn run(args: &Measure, interrupt: &Interrupt, out: &mut Output) -> Re
         let is_over = measured.is_over;
         let point = bench.point(&began, setting, measured);
         printer.point(&point)?;
-        let mut faults = args
-            .fail_if
-            .iter()
-            .filter_map(|limit| limit.fault(&point.result));
-        faults.try_for_each(|fault| {
-            outcome = Outcome::Bad;
-            printer.note(&fault)
-        })?;
+        for limit in &args.fail_if {
+            if let Some(fault) = limit.fault(&point.result) {
+                outcome = Outcome::Bad;
+                printer.note(&fault)?;
+            }
+        }
         if point.ended_early.is_some() {
             outcome = Outcome::Bad;
         }

@@ -120,9 +120,6 @@ fn not_written(error: serde_json::Error) -> Problem {
 
 /// The figures first: the settings have other lengths.
 fn row(columns: &[impl Display], setting: &str) -> String {
-    let columns: Vec<String> = columns
-        .iter()
-        .map(|text| format!("{:>9}", text.to_string()))
-        .collect();
+    let columns: Vec<String> = columns.iter().map(|text| format!("{text:>9}")).collect();
     format!("{}  {setting}", columns.join(" "))
 }

@@ -76,12 +76,9 @@ fn settings<'a>(items: impl Iterator<Item = &'a Item<'a>>) -> (String, Vec<Strin
 
 /// `12 results of 2 runs. 1 result ended early.`
 fn summary<'a>(items: impl Iterator<Item = &'a Item<'a>>, runs: usize) -> String {
-    let early: Vec<bool> = items
-        .map(|item| item.entry.point.ended_early.is_some())
-        .collect();
-    let all = number(early.len(), "result");
-    let runs = number(runs, "run");
-    match early.iter().filter(|early| **early).count() {
+    let early: Vec<_> = items.map(|it| &it.entry.point.ended_early).collect();
+    let (all, runs) = (number(early.len(), "result"), number(runs, "run"));
+    match early.iter().filter(|early| early.is_some()).count() {
         0 => format!("{all} of {runs}."),
         early => format!("{all} of {runs}. {} ended early.", number(early, "result")),
     }
