@@ -30,8 +30,6 @@ pub(crate) const ARENA: usize = if cfg!(feature = "sim") {
 pub(crate) const LONGEST: usize = ARENA / 2;
 /// The first bytes for cases.
 pub(crate) const FIRST: u64 = 4096;
-/// The most receives of a request for arrivals.
-pub(crate) const MOST_ARRIVALS: u32 = 16;
 /// The most bytes that an answer has.
 pub(crate) const MOST_BYTES: u64 = 256;
 /// The most connections of a session at once.
@@ -68,9 +66,8 @@ pub(crate) enum Request {
     Expect(Expect),
     /// Send the bytes of a seed as a message.
     Send(Send),
-    /// The receives of a connection that have completed, from the number `first` on. The server
-    /// waits for `count` of them.
-    Arrived { line: u32, first: u32, count: u32 },
+    /// Wait until the receive of a connection with this number has completed.
+    Arrived { line: u32, number: u32 },
     /// Wait for the end of a connection.
     Ended { line: u32 },
     /// Cut a connection off, and then sum a part.
@@ -184,7 +181,8 @@ pub(crate) enum Answer {
     Server(Box<Server>),
     Sum(u64),
     Bytes(Vec<u8>),
-    Arrivals(Vec<Arrival>),
+    /// `None` if it has not completed in time.
+    Arrival(Option<Arrival>),
     /// How a connection ended, or that it did not.
     Ended(Option<String>),
     /// The server looks at the word: [`Answer::Spun`] follows.
@@ -248,9 +246,6 @@ impl Tag {
         session: 0,
         line: 0,
     };
-    /// The bytes after the version.
-    const LEN: usize = 12;
-
     pub(crate) fn encode(self) -> Vec<u8> {
         self.encode_as(VERSION)
     }
@@ -268,17 +263,18 @@ impl Tag {
         let other = || "they do not belong to `rpma serve` and its clients".to_owned();
         let rest = bytes.strip_prefix(&MAGIC).ok_or_else(other)?;
         let (version, rest) = rest.split_first_chunk().ok_or_else(other)?;
-        match (u16::from_le_bytes(*version), rest.len()) {
-            (VERSION, Self::LEN) => Ok(Self {
-                session: u64::from_le_bytes(field(rest, 0)),
-                line: u32::from_le_bytes(field(rest, 8)),
-            }),
-            (VERSION, _) => Err(other()),
-            (version, _) => Err(format!(
+        let version = u16::from_le_bytes(*version);
+        if version != VERSION {
+            return Err(format!(
                 "they have the version {version} of `rpma serve`, and this is {VERSION}: install \
                  the same rpma on both hosts"
-            )),
+            ));
         }
+        let (session, line) = rest.split_first_chunk().ok_or_else(other)?;
+        Ok(Self {
+            session: u64::from_le_bytes(*session),
+            line: u32::from_le_bytes(line.try_into().map_err(|_| other())?),
+        })
     }
 }
 
@@ -294,11 +290,6 @@ pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, String> {
 /// The message in these bytes. The error is one line.
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     serde_json::from_slice(bytes).map_err(|error| format!("a message cannot be read: {error}"))
-}
-
-/// The bytes of a field. The callers' fields are inside.
-fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    std::array::from_fn(|n| bytes[at + n])
 }
 
 #[cfg(test)]
@@ -345,7 +336,7 @@ mod tests {
             watched: Some(u64::MAX),
             failed: Some("x".repeat(80)),
         };
-        encode(&Answer::Arrivals(vec![arrival; MOST_ARRIVALS as usize]))?;
+        encode(&Answer::Arrival(Some(arrival)))?;
         encode(&Answer::Bytes(vec![255; MOST_BYTES as usize]))?;
         Ok(())
     }

@@ -144,11 +144,10 @@ impl Bench {
     pub(crate) fn arrival(&mut self, line: &Line, number: u32) -> Result<Arrival> {
         let request = Request::Arrived {
             line: line.number,
-            first: number,
-            count: 1,
+            number,
         };
         let arrival = self.ask(&request, |answer| match answer {
-            Answer::Arrivals(mut arrivals) => Some(arrivals.pop()),
+            Answer::Arrival(arrival) => Some(arrival),
             _ => None,
         })?;
         arrival.map_or_else(

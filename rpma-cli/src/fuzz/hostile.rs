@@ -104,11 +104,12 @@ impl<'a> Bytes<'a> {
                 seed: 1,
                 imm: (self.number() % 2 == 0).then_some(7),
             }),
-            8 => Request::Arrived {
-                line,
-                first: self.far() as u32,
-                count: self.far() as u32,
-            },
+            8 => {
+                let number = self.far() as u32;
+                // The files of the corpus have another number here.
+                self.far();
+                Request::Arrived { line, number }
+            }
             9 => Request::Ended { line },
             10 => Request::CutOff {
                 line,

@@ -10,7 +10,7 @@ use super::{DIES_AFTER, GUARDED_SEED, Server};
 use crate::args::Fault;
 use crate::bytes::{checksum, pattern};
 use crate::problem::{Problem, in_words};
-use crate::wire::{self, Answer, Expect, MOST_ARRIVALS, MOST_BYTES, MOST_LINES, Part, Request};
+use crate::wire::{self, Answer, Expect, MOST_BYTES, MOST_LINES, Part, Request};
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -36,9 +36,7 @@ impl Server {
                 let sent = line.send(&peer, conn, &bytes, send.imm);
                 sent.map(done).map_err(in_words)?
             }
-            Request::Arrived { line, first, count } => {
-                return self.arrived(*line, (*first, *count), is_late);
-            }
+            Request::Arrived { line, number } => return self.arrived(*line, *number, is_late),
             Request::Ended { line } => match line_of(&mut self.session, *line)?.end.clone() {
                 None if !is_late => return Ok(None),
                 end => Answer::Ended(end),
@@ -116,20 +114,11 @@ impl Server {
         }
     }
 
-    fn arrived(
-        &mut self,
-        line: u32,
-        (first, count): (u32, u32),
-        is_late: bool,
-    ) -> Result<Option<Answer>> {
+    fn arrived(&mut self, line: u32, number: u32, is_late: bool) -> Result<Option<Answer>> {
         let line = line_of(&mut self.session, line)?;
-        let (first, count) = (first as usize, count.min(MOST_ARRIVALS) as usize);
-        let arrivals = line.arrivals.get(first..).unwrap_or_default();
-        let arrivals = &arrivals[..count.min(arrivals.len())];
+        let arrival = line.arrivals.get(number as usize).cloned();
         match &line.end {
-            _ if is_late || arrivals.len() == count => {
-                Ok(Some(Answer::Arrivals(arrivals.to_vec())))
-            }
+            _ if is_late || arrival.is_some() => Ok(Some(Answer::Arrival(arrival))),
             Some(end) => Err(format!("the connection has ended: {end}")),
             None => Ok(None),
         }
