@@ -9,9 +9,7 @@ use super::grid::{count, parse_rate, parse_size};
 use super::units::{Bytes, PerSecond};
 
 /// An operation that is measured.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Op {
     /// An RDMA write. Its completion is no promise that the data are durable
@@ -32,7 +30,7 @@ pub(crate) enum Op {
 }
 
 /// The method of a commit or a flush.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Method {
     /// The device's own flush and atomic write
@@ -44,7 +42,7 @@ pub(crate) enum Method {
 }
 
 /// The end of a flush or a commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Flush {
     /// Other programs see the data
@@ -54,9 +52,7 @@ pub(crate) enum Flush {
 }
 
 /// How completions are awaited.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Completions {
     /// The thread looks at the queue without a pause
