@@ -25,8 +25,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs the cases, and reports their results.
 pub(crate) fn run(args: &Check, interrupt: &Interrupt, out: &mut Output) -> Result<Outcome> {
-    let cases = cases::chosen(&args.only);
     if args.list {
+        let cases = cases::chosen(&args.only);
         for group in cases.chunk_by(|case, next| case.about == next.about) {
             let names: Vec<_> = group.iter().map(|case| &*case.name).collect();
             out.line(group[0].about)?;
@@ -39,28 +39,22 @@ pub(crate) fn run(args: &Check, interrupt: &Interrupt, out: &mut Output) -> Resu
         return Err(Problem::new("no server is given", "`rpma check SERVER`"));
     };
     let mut bench = Bench::connect(server, args.fallback, interrupt)?;
-    let client = Host::of(&bench.peer);
-    let report = CheckReport::new(client, bench.server.host.clone(), args.fallback);
-    let quiet = args.form.format != Format::Text;
-    let report = run_cases(&cases, &mut bench, report, quiet, out)?;
+    let report = run_cases(args, &mut bench, out)?;
     out.report(&args.form, file, &report, &report.cases)?;
     Ok(report.result)
 }
 
 /// Runs cases until the last one, or until none can run any more.
-fn run_cases(
-    cases: &[Case],
-    bench: &mut Bench,
-    mut report: CheckReport,
-    quiet: bool,
-    out: &mut Output,
-) -> Result<CheckReport> {
+fn run_cases(args: &Check, bench: &mut Bench, out: &mut Output) -> Result<CheckReport> {
+    let (client, server) = (Host::of(&bench.peer), bench.server.host.clone());
+    let mut report = CheckReport::new(client, server, args.fallback);
+    let quiet = args.form.format != Format::Text;
     let mut say = |line: String| if quiet { Ok(()) } else { out.line(line) };
     say(format!("rpma check, {}", report.time))?;
     let hosts = host::lines(&report.client, &[&report.server]);
     hosts.into_iter().try_for_each(&mut say)?;
-    for case in cases {
-        let (started, end) = (Instant::now(), run_case(case, bench));
+    for case in cases::chosen(&args.only) {
+        let (started, end) = (Instant::now(), run_case(&case, bench));
         let (result, detail) = match end {
             Ok(detail) => (Verdict::Passed, detail),
             Err(Stop::Failed(detail)) => (Verdict::Failed, detail),
@@ -76,7 +70,7 @@ fn run_cases(
             }
         };
         let result = CaseResult {
-            case: case.name.clone(),
+            case: case.name,
             result,
             detail: published::scrubbed(&one_line(&detail)),
             milliseconds: started.elapsed().as_millis(),
