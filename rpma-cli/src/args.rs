@@ -179,17 +179,14 @@ pub(crate) struct Ping {
 pub(crate) enum PerfCommand {
     /// Draw the results of one or several runs, as a page for a browser
     #[command(after_help = "Example:\n  rpma perf report before.jsonl after.jsonl -o report.html")]
-    Report(PerfReport),
-}
-
-#[derive(Clone, Debug, Args)]
-pub(crate) struct PerfReport {
-    /// Files of results, from `rpma perf --out`
-    #[arg(required = true, value_name = "FILE")]
-    pub(crate) files: Vec<PathBuf>,
-    /// The page to write. It needs no network and no other file
-    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
-    pub(crate) out: PathBuf,
+    Report {
+        /// Files of results, from `rpma perf --out`
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// The page to write. It needs no network and no other file
+        #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+        out: PathBuf,
+    },
 }
 
 /// What is measured, and how.

@@ -68,9 +68,7 @@ fn run(command: Command) -> Result<Outcome> {
         Command::Ping(args) => ping(&args, &Interrupt::install()?, out),
         Command::Check(args) => check(&args, &Interrupt::install()?, out),
         Command::Perf(args) => match &args.command {
-            Some(PerfCommand::Report(report)) => {
-                perf::report::write(&report.files, &report.out, out)
-            }
+            Some(PerfCommand::Report { files, out: page }) => perf::report::write(files, page, out),
             None => measure(&args.measure, &Interrupt::install()?, out),
         },
         Command::Completions { shell } => cli::completions(shell, out),
