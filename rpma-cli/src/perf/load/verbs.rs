@@ -55,10 +55,11 @@ impl Verbs {
     fn post_one(&self, group: &Group, slot: u32) -> rpma::Result<()> {
         let (remote, local) = (group.operations[0], self.local(slot as usize)?);
         let (conn, flags, context) = (&self.conn, Flags::COMPLETION_ALWAYS, slot.into());
-        match kind(self.op, group.number) {
-            Op::Read => conn.read(local, remote, flags, context),
-            Op::Send => conn.send(local, flags, context),
-            Op::AtomicWrite => conn.atomic_write(remote, &WORD, flags, context),
+        match (self.op, group.number % 2) {
+            // The writes and reads of a bidirectional load take turns.
+            (Op::Read, _) | (Op::ReadWrite, 1) => conn.read(local, remote, flags, context),
+            (Op::Send, _) => conn.send(local, flags, context),
+            (Op::AtomicWrite, _) => conn.atomic_write(remote, &WORD, flags, context),
             _ => conn.write(remote, local, flags, context),
         }
         .map(drop)
@@ -67,15 +68,12 @@ impl Verbs {
     /// Only the last operation has a completion.
     fn post_all<const N: usize>(&self, group: &Group, slot: u32) -> rpma::Result<()> {
         let mut batch = self.conn.batch::<N>();
+        let (always, on_error) = (Flags::COMPLETION_ALWAYS, Flags::COMPLETION_ON_ERROR);
         let flushes = self.op == Op::WriteFlush;
         let count = group.operations.len();
         for (number, remote) in group.operations.iter().enumerate() {
             let is_last = number + 1 == count && !flushes;
-            let flags = if is_last {
-                Flags::COMPLETION_ALWAYS
-            } else {
-                Flags::COMPLETION_ON_ERROR
-            };
+            let flags = if is_last { always } else { on_error };
             let local = self.local(slot as usize * count + number)?;
             match self.op {
                 Op::Read => batch.read(local, *remote, flags, slot.into()),
@@ -85,19 +83,9 @@ impl Verbs {
             }?;
         }
         if flushes {
-            let flags = Flags::COMPLETION_ALWAYS;
-            batch.flush(group.all, self.flush, flags, slot.into())?;
+            batch.flush(group.all, self.flush, always, slot.into())?;
         }
         batch.post().map(drop)
-    }
-}
-
-/// The operation on a group of this number: those of a bidirectional load take turns.
-fn kind(op: Op, number: usize) -> Op {
-    match op {
-        Op::ReadWrite if number % 2 == 0 => Op::Write,
-        Op::ReadWrite => Op::Read,
-        other => other,
     }
 }
 
