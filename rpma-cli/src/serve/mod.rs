@@ -81,19 +81,25 @@ impl Server {
     pub(crate) fn open(args: &Serve) -> Result<Self> {
         let addr = &args.addr;
         let peer = Peer::at(&addr.host)?;
-        let (arena, platform, memory) = Arena::open(&peer, args)?;
+        let (arena, mut platform, memory) = Arena::open(&peer, args)?;
         let ep = Ep::listen(&peer, &addr.host, addr.port)?;
         let mut wait = Wait::new()?;
         wait.add_ep(ep)?;
         let guarded = Mr::reg(&peer, AlignedBuf::zeroed(GUARDED)?, GUARDED_USAGE)?;
         guarded.write_at(0, &pattern(GUARDED_SEED, GUARDED))?;
         // The processor of this host makes commits durable there.
-        let serves_commits = arena.persistent().is_some()
+        let mut serves_commits = arena.persistent().is_some()
             && memory.not_persistent.is_none()
             && platform.get_processor_persists();
         let mut host = Host::of(&peer);
         host.memory = Some(memory);
-        let mut server = Self {
+        if args.fault == Some(Fault::Lies) {
+            // It declares everything that a client could wish for.
+            platform.set_durable(Durable::DirectWrites);
+            (host.native_flush, host.native_atomic_write) = (true, true);
+            serves_commits = true;
+        }
+        Ok(Self {
             session: None,
             wait,
             peer,
@@ -106,19 +112,7 @@ impl Server {
             fault: args.fault,
             answered: 0,
             is_spoiled: false,
-        };
-        if server.fault == Some(Fault::Lies) {
-            server.lie();
-        }
-        Ok(server)
-    }
-
-    /// Declares everything that a client could wish for.
-    fn lie(&mut self) {
-        self.platform.set_durable(Durable::DirectWrites);
-        self.host.native_flush = true;
-        self.host.native_atomic_write = true;
-        self.serves_commits = true;
+        })
     }
 
     /// Answers clients until the interrupt. After an error, the memory keeps its mark.
