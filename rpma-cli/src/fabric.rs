@@ -1,7 +1,7 @@
 //! The commands of the simulated build: both sides run in this process, on a fabric of their own.
 
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 
 use rpma::sim::{Fabric, Host, JoinHandle, Profile};
 use rpma::{Device, Peer, Side};
@@ -27,14 +27,11 @@ pub(crate) fn diagnose(args: &Doctor, interrupt: &Interrupt, out: &mut Output) -
     let host = fabric.host("host");
     let _entered = host.enter();
     let mut args = args.clone();
-    if let Some(path) = args.memory.as_mut().filter(|path| is_dax(path)) {
+    let is_dax = |path: &&mut PathBuf| path.to_str().is_some_and(|path| path.starts_with(DAX));
+    if let Some(path) = args.memory.as_mut().filter(is_dax) {
         *path = host.pmem("dax0.0", DAX_LEN).path().into();
     }
     doctor::examine(&args, &simulated(&host, profile)?, interrupt, out)
-}
-
-fn is_dax(path: &Path) -> bool {
-    path.to_str().is_some_and(|path| path.starts_with(DAX))
 }
 
 /// What files would show of a simulated host.

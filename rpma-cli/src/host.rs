@@ -114,6 +114,28 @@ impl Host {
             ..self
         }
     }
+
+    /// The facts of a host that a report names, in its order, with the known ones.
+    pub(crate) fn facts(&self) -> [(&'static str, Option<String>); 14] {
+        let native = |native| Some(if native { "native" } else { "fallback" }.to_owned());
+        let number = |number: Option<u32>| number.map(|number| number.to_string());
+        [
+            ("device", Some(self.device.clone())),
+            ("description", self.description.clone()),
+            ("board", self.board.clone()),
+            ("firmware", self.firmware.clone()),
+            ("link", self.link.clone()),
+            ("link rate", self.rate.clone()),
+            ("MTU", number(self.mtu)),
+            ("flush", native(self.native_flush)),
+            ("atomic write", native(self.native_atomic_write)),
+            ("kernel", self.kernel.clone()),
+            ("rdma-core", number(self.rdma_core)),
+            ("rdma-core headers", number(self.built_with)),
+            ("rpma", Some(self.rpma.clone())),
+            ("memory", self.memory.as_ref().map(ToString::to_string)),
+        ]
+    }
 }
 
 /// The kinds of memory and the persistence domains, as the library names them.
@@ -138,33 +160,6 @@ impl Memory {
             not_persistent: why.map(|why| word(VOLATILE, why, REFUSED)),
             ..self
         }
-    }
-}
-
-/// The facts of a host that a report names, in its order.
-pub(crate) type Fact = (&'static str, Option<String>);
-
-impl Host {
-    /// All facts, with the known ones.
-    pub(crate) fn facts(&self) -> [Fact; 14] {
-        let native = |native| Some(if native { "native" } else { "fallback" }.to_owned());
-        let number = |number: Option<u32>| number.map(|number| number.to_string());
-        [
-            ("device", Some(self.device.clone())),
-            ("description", self.description.clone()),
-            ("board", self.board.clone()),
-            ("firmware", self.firmware.clone()),
-            ("link", self.link.clone()),
-            ("link rate", self.rate.clone()),
-            ("MTU", number(self.mtu)),
-            ("flush", native(self.native_flush)),
-            ("atomic write", native(self.native_atomic_write)),
-            ("kernel", self.kernel.clone()),
-            ("rdma-core", number(self.rdma_core)),
-            ("rdma-core headers", number(self.built_with)),
-            ("rpma", Some(self.rpma.clone())),
-            ("memory", self.memory.as_ref().map(ToString::to_string)),
-        ]
     }
 }
 

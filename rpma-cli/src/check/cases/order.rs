@@ -56,11 +56,8 @@ fn write_all(bench: &Bench, line: &Line, part: Part, by_immediate: bool) -> Resu
         line.write(bench, begin, part.at + begin as u64, len)?;
         begin += len;
     }
-    let (at, len, flags) = (
-        part.at + begin as u64,
-        len - begin,
-        Flags::COMPLETION_ALWAYS,
-    );
+    let (at, len) = (part.at + begin as u64, len - begin);
+    let flags = Flags::COMPLETION_ALWAYS;
     let posted = if by_immediate {
         let (dst, src) = (bench.remote(at, len)?, bench.own(begin, len)?);
         line.conn.write_with_imm(dst, src, flags, 0, 0)?
