@@ -52,7 +52,9 @@ impl Control {
         let (peer, conn, mailbox) = match connected {
             Ok(connected) => connected,
             Err(_) if interrupt.is_set() => return Err(Stop::Interrupted),
-            Err(error) => return Err(Stop::Over(not_connected(server, &error))),
+            Err(Error::NotEstablished(event)) => return Err(Stop::Over(refused(server, &event))),
+            Err(Error::TimedOut(_)) => return Err(Stop::Over(no_answer(server))),
+            Err(error) => return Err(Stop::Over(unreachable(server, &error))),
         };
         let offer = offer_of(&conn, server)?;
         let control = Self {
@@ -136,14 +138,6 @@ pub(crate) fn unreachable(server: &Endpoint, error: &Error) -> Problem {
         format!("no connection to {server}: {}", reason(error)),
         remedy,
     )
-}
-
-fn not_connected(server: &Endpoint, error: &Error) -> Problem {
-    match error {
-        Error::NotEstablished(event) => refused(server, event),
-        Error::TimedOut(_) => no_answer(server),
-        error => unreachable(server, error),
-    }
 }
 
 /// Why no connection was made.
