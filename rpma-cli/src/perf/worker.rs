@@ -58,10 +58,12 @@ struct Worker<'a, L> {
 }
 
 /// What a pass over the connections found.
+#[derive(Default)]
 struct Pass {
     has_moved: bool,
     in_flight: bool,
-    is_over: bool,
+    /// Whether more operations will begin.
+    goes_on: bool,
     /// When the next operation is due.
     due: Option<u64>,
 }
@@ -74,7 +76,7 @@ impl<L: Load> Worker<'_, L> {
             if now >= self.job.warm_up {
                 self.meter.begin();
             }
-            if pass.is_over && !pass.in_flight {
+            if !pass.goes_on && !pass.in_flight {
                 let waited = self.lanes.iter().flat_map(|lane| lane.order.not_begun(now));
                 waited.for_each(|waited| self.meter.not_begun(waited));
                 return Ok(());
@@ -96,12 +98,7 @@ impl<L: Load> Worker<'_, L> {
 
     fn pass(&mut self) -> Result<Pass> {
         let (job, stops) = (self.job, self.job.stops());
-        let mut pass = Pass {
-            has_moved: false,
-            in_flight: false,
-            is_over: true,
-            due: None,
-        };
+        let mut pass = Pass::default();
         for Lane {
             load,
             order,
@@ -122,11 +119,11 @@ impl<L: Load> Worker<'_, L> {
                 match order.turn(now) {
                     Turn::Over => break,
                     Turn::Later(due) => {
-                        pass.is_over = false;
+                        pass.goes_on = true;
                         pass.due = Some(pass.due.map_or(due, |earlier| earlier.min(due)));
                         break;
                     }
-                    Turn::Now => pass.is_over = false,
+                    Turn::Now => pass.goes_on = true,
                 }
                 if !load.post(slot)? {
                     break;
