@@ -83,11 +83,7 @@ impl Server {
         let cfg = place.cfg(&self.peer, &mailbox::conn_cfg()?)?;
         let req = request.into_req(&self.peer, &cfg)?;
         let mailbox = Mailbox::new(&self.peer, &req)?;
-        let tag = Tag {
-            session: number,
-            line: 0,
-        };
-        let conn = req.connect(&self.encode_offer(tag)?)?;
+        let conn = req.connect(&self.encode_offer(number, 0)?)?;
         let control = self.wait.add(place, conn)?;
         self.session = Some(Session::new(number, from, control, mailbox));
         Ok(())
@@ -153,16 +149,13 @@ impl Server {
         let session = self.session.as_ref().map_or(0, |session| session.number);
         match expect.answers {
             Answers::Accept { len, seed } => Ok(pattern(seed, len as usize)),
-            _ => self.encode_offer(Tag {
-                session,
-                line: expect.line,
-            }),
+            _ => self.encode_offer(session, expect.line),
         }
     }
 
-    fn encode_offer(&self, tag: Tag) -> rpma::Result<Vec<u8>> {
+    fn encode_offer(&self, session: u64, line: u32) -> rpma::Result<Vec<u8>> {
         let mut offer = self.offer();
-        offer.set_data(&tag.encode());
+        offer.set_data(&Tag { session, line }.encode());
         let mut bytes = offer.encode(Offer::ACCEPT)?;
         let has_all_rights = self.fault == Some(Fault::Refuses);
         self.arena.describe(&mut bytes, has_all_rights);

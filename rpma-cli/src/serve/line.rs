@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use rpma::wait::Member;
 use rpma::{
-    AlignedBuf, Conn, ConnCfg, ConnReq, Flags, Mr, MrSlice, MrUsage, Peer, Wc, WcFailure, WcOpcode,
-    WcStatus,
+    AlignedBuf, Conn, ConnCfg, ConnReq, Flags, Mr, MrSlice, MrUsage, Peer, Wc, WcOpcode, WcStatus,
 };
 
 use super::arena::Arena;
@@ -34,7 +33,7 @@ pub(super) struct Line {
     /// Whether it has failed for that.
     pub(super) has_vanished: bool,
     /// Whether it answers requests of the server's method without doing the work.
-    pub(super) lies: bool,
+    lies: bool,
     /// Whether each receive is posted again.
     refills: bool,
     watch: Option<Part>,
@@ -102,7 +101,12 @@ impl Line {
     /// again.
     pub(super) fn completed(&mut self, conn: &Conn, wc: &Wc, arena: &Arena) -> Result<(), String> {
         match wc.result() {
-            Err(failure) => self.failed_operation(wc, failure),
+            Err(_) if wc.wr_id() == VANISHES => self.has_vanished = true,
+            Err(failure) if wc.posted().is_some() || failure.status == WcStatus::WR_FLUSH_ERR => {}
+            Err(failure) => self.arrivals.push(Arrival {
+                failed: Some(failure.status.to_string()),
+                ..Arrival::default()
+            }),
             Ok(success) if success.opcode().is_receive() && self.refills => {
                 let again = self.place(wc.wr_id());
                 let again = again.and_then(|place| conn.recv(place, wc.wr_id()));
@@ -125,17 +129,6 @@ impl Line {
             Ok(_sent) => {}
         }
         Ok(())
-    }
-
-    fn failed_operation(&mut self, wc: &Wc, failure: WcFailure) {
-        if wc.wr_id() == VANISHES {
-            self.has_vanished = true;
-        } else if wc.posted().is_none() && failure.status != WcStatus::WR_FLUSH_ERR {
-            self.arrivals.push(Arrival {
-                failed: Some(failure.status.to_string()),
-                ..Arrival::default()
-            });
-        }
     }
 
     /// The bytes of a message. A write with immediate data has none.
@@ -195,14 +188,15 @@ impl Line {
         self.post_receives(req, REQUESTS)
     }
 
-    /// Answers a request of the server's method, and does nothing for it.
+    /// If it lies: answers a request of the server's method, and does nothing for it.
     pub(super) fn answer_falsely(
         &mut self,
         peer: &Peer,
         conn: &Conn,
         wc: &Wc,
     ) -> Result<(), String> {
-        let Some(len) = wc.result().ok().and_then(|success| success.byte_len()) else {
+        let asked = wc.result().ok().filter(|_| self.lies);
+        let Some(len) = asked.and_then(|success| success.byte_len()) else {
             return Ok(());
         };
         // Bytes 4 to 8 of a request are its number, and those of an answer as well.

@@ -186,13 +186,7 @@ impl Server {
             return Ok(());
         };
         let taken = line.completed(conn, wc, &self.arena);
-        let taken = taken.and_then(|()| {
-            if line.lies {
-                line.answer_falsely(&self.peer, conn, wc)
-            } else {
-                Ok(())
-            }
-        });
+        let taken = taken.and_then(|()| line.answer_falsely(&self.peer, conn, wc));
         taken.or_else(|error| self.ended(member, &error, out))
     }
 

@@ -27,7 +27,12 @@ impl Server {
             }
             Request::Zero { word } => self.arena.write(*word, &[0; 8]).map(done)?,
             Request::Sum(part) => Answer::Sum(self.sum(*part)?),
-            Request::Bytes(part) => self.bytes(*part)?,
+            Request::Bytes(part) if part.len <= MOST_BYTES => {
+                Answer::Bytes(self.arena.read(*part)?)
+            }
+            Request::Bytes(Part { len, .. }) => {
+                return Err(format!("{len} bytes are asked for: at most {MOST_BYTES}"));
+            }
             Request::Expect(expect) => self.expect(expect).map(done)?,
             Request::Send(send) => {
                 let (peer, (line, conn)) = (self.peer.clone(), self.line_and_conn(send.line)?);
@@ -101,17 +106,6 @@ impl Server {
             self.arena.write(part.at, &bytes)?;
         }
         Ok(checksum(&bytes))
-    }
-
-    fn bytes(&self, part: Part) -> Result<Answer> {
-        if part.len <= MOST_BYTES {
-            self.arena.read(part).map(Answer::Bytes)
-        } else {
-            Err(format!(
-                "{} bytes are asked for: at most {MOST_BYTES}",
-                part.len
-            ))
-        }
     }
 
     fn arrived(&mut self, line: u32, number: u32, is_late: bool) -> Result<Option<Answer>> {

@@ -89,17 +89,15 @@ impl Server {
             }
             request => self.answer(request, now() >= until),
         };
-        let answer = match answer {
-            Ok(None) => {
-                if let Some(session) = &mut self.session {
-                    session.waiting = Some((request, until));
-                }
-                return Ok(());
-            }
-            Ok(Some(answer)) => answer,
-            Err(reason) => Answer::Cannot(reason),
-        };
-        self.send(&answer, out)
+        match answer {
+            Ok(Some(answer)) => return self.send(&answer, out),
+            Err(reason) => return self.send(&Answer::Cannot(reason), out),
+            Ok(None) => {}
+        }
+        if let Some(session) = &mut self.session {
+            session.waiting = Some((request, until));
+        }
+        Ok(())
     }
 
     fn send(&mut self, answer: &Answer, out: &mut Output) -> Result {
