@@ -48,6 +48,13 @@ pub(crate) struct Part {
     pub(crate) len: u64,
 }
 
+impl Part {
+    pub(crate) const fn new(at: u64, len: usize) -> Self {
+        let len = len as u64;
+        Self { at, len }
+    }
+}
+
 /// What the client asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

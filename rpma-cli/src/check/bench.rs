@@ -83,14 +83,8 @@ impl Bench {
 
     /// Fills a part of the server's memory.
     pub(crate) fn fill(&mut self, at: u64, len: usize, seed: u64) -> Result {
-        let len = len as u64;
-        let part = Part { at, len };
+        let part = Part::new(at, len);
         self.tell(&Request::Fill { part, seed })
-    }
-
-    /// Clears a word of the server's memory.
-    pub(crate) fn fill_zero(&mut self, word: u64) -> Result {
-        self.tell(&Request::Zero { word })
     }
 
     /// Makes a connection for native operations, or for those in their place.
@@ -166,16 +160,13 @@ impl Bench {
 
     /// Compares the server's bytes, as its processor sees them, with the expected ones.
     pub(crate) fn compare(&mut self, at: u64, expected: &[u8]) -> Result {
-        let len = expected.len() as u64;
-        if self.sum(&Request::Sum(Part { at, len }))? == checksum(expected) {
+        let all = Part::new(at, expected.len());
+        if self.sum(&Request::Sum(all))? == checksum(expected) {
             return Ok(());
         }
         let mut found = Vec::new();
         for chunk in expected.chunks(MOST_BYTES as usize) {
-            let part = Part {
-                at: at + found.len() as u64,
-                len: chunk.len() as u64,
-            };
+            let part = Part::new(at + found.len() as u64, chunk.len());
             found.extend(self.ask(&Request::Bytes(part), |answer| match answer {
                 Answer::Bytes(bytes) => Some(bytes),
                 _ => None,
@@ -289,7 +280,7 @@ impl Line {
         let (dst, src) = (bench.own(0, 8)?, bench.remote(FIRST, 8)?);
         match self.conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0) {
             Ok(read) => Ok(self.outcome(read)?.is_ok()),
-            Err(_) if self.is_over() => Ok(false),
+            Err(_) if self.conn.reason().is_some() => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
@@ -298,13 +289,9 @@ impl Line {
     pub(crate) fn outcome(&self, posted: Posted) -> Result<std::result::Result<Wc, String>> {
         match self.wait(posted) {
             Ok(wc) => Ok(Ok(wc)),
-            Err(Stop::Failed(text)) if self.is_over() => Ok(Err(text)),
+            Err(Stop::Failed(text)) if self.conn.reason().is_some() => Ok(Err(text)),
             Err(stop) => Err(stop),
         }
-    }
-
-    fn is_over(&self) -> bool {
-        self.conn.reason().is_some()
     }
 }
 

@@ -101,18 +101,13 @@ impl Arena {
     }
 
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), String> {
-        let part = Part {
-            at,
-            len: bytes.len() as u64,
-        };
-        let at = inside(part)?.start - self.before();
+        let at = inside(Part::new(at, bytes.len()))?.start - self.before();
         of_region!(self, region => region.write_at(at, bytes)).map_err(in_words)
     }
 
     /// The 8 bytes there, at once. What was written before them is visible afterwards.
     pub(super) fn load(&self, at: u64) -> Result<u64, String> {
-        let at = inside(Part { at, len: 8 })?.start;
-        let at = at - self.before();
+        let at = inside(Part::new(at, 8))?.start - self.before();
         of_region!(self, region => region.load_u64(at)).map_err(in_words)
     }
 

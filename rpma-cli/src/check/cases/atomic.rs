@@ -49,7 +49,7 @@ fn values(bench: &mut Bench, native: bool, shown: u32) -> Result<String> {
         seed: 0x6f72_6465,
     };
     bench.fill(spin.data, shown as usize * usize::from(LAST), 0)?;
-    bench.fill_zero(spin.word)?;
+    bench.tell(&Request::Zero { word: FIRST })?;
     bench.ask(&Request::Spin(spin), |answer| {
         (answer == Answer::Spins).then_some(())
     })?;

@@ -12,7 +12,7 @@ use super::Group;
 use super::flush::needs_served;
 use crate::bytes::pattern;
 use crate::client::{InStep, Result, plain};
-use crate::wire::FIRST;
+use crate::wire::{FIRST, Request};
 
 pub(super) const GROUP: Group = Group {
     name: "commit",
@@ -42,7 +42,7 @@ const PLACES: u64 = FIRST + 64;
 
 fn commits(bench: &mut Bench, method: Method, flush_type: FlushType) -> Result<String> {
     needs_served(bench, method, flush_type)?;
-    bench.fill_zero(POINTER)?;
+    bench.tell(&Request::Zero { word: POINTER })?;
     let mut writer = writer(bench, method, flush_type)?;
     let mut first = 1;
     for count in iter::repeat_n(1, ONE_BY_ONE).chain([AT_ONCE]) {

@@ -170,10 +170,7 @@ fn again(bench: &mut Bench) -> Result<String> {
     Ok(format!("{ROUNDS} connections of {} tries", server.tries()))
 }
 
-const PART: Part = Part {
-    at: FIRST,
-    len: LEN as u64,
-};
+const PART: Part = Part::new(FIRST, LEN);
 
 /// Writes, and compares the bytes.
 fn write(bench: &mut Bench, line: &Line, seed: u64) -> Result {

@@ -25,10 +25,7 @@ const WRITES: [usize; 8] = [1, 7, 8, 64, 65, 1000, 4096, 12_000];
 /// The server sums the bytes at the moment at which its receive completes.
 fn notice(bench: &mut Bench, by_immediate: bool) -> Result<String> {
     let len: usize = WRITES.iter().sum();
-    let watch = Part {
-        at: FIRST + 1,
-        len: len as u64 + 8,
-    };
+    let watch = Part::new(FIRST + 1, len + 8);
     bench.fill(watch.at, watch.len as usize, 0)?;
     let line = bench.line(Expect {
         watch: Some(watch),
