@@ -31,9 +31,6 @@ pub(crate) struct Doctor {
     pub(crate) memory: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) form: Form,
-    #[cfg(feature = "sim")]
-    #[command(flatten)]
-    pub(crate) fabric: SimulatedFabric,
 }
 
 /// Answer the checks and measurements of another host, until ctrl-c
@@ -110,9 +107,6 @@ pub(crate) struct Check {
     /// Use no native flush and no native atomic write, as on a device without them
     #[arg(long)]
     pub(crate) fallback: bool,
-    #[cfg(feature = "sim")]
-    #[command(flatten)]
-    pub(crate) fabric: SimulatedFabric,
     /// The fault of the simulated server
     #[cfg(feature = "sim")]
     #[arg(long, value_enum, value_name = "NAME", hide = true)]
@@ -170,9 +164,6 @@ pub(crate) struct Ping {
     pub(crate) server: Option<Endpoint>,
     #[command(flatten)]
     pub(crate) form: Form,
-    #[cfg(feature = "sim")]
-    #[command(flatten)]
-    pub(crate) fabric: SimulatedFabric,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -218,9 +209,6 @@ pub(crate) struct Measure {
     pub(crate) sweep: Sweep,
     #[command(flatten)]
     pub(crate) form: Form,
-    #[cfg(feature = "sim")]
-    #[command(flatten)]
-    pub(crate) fabric: SimulatedFabric,
     /// The number of simulated servers
     #[cfg(feature = "sim")]
     #[arg(long = "servers", value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=16))]
@@ -241,8 +229,9 @@ pub(crate) struct Span {
     pub(crate) count: Option<u64>,
 }
 
-/// The form of a result, and its file.
-#[derive(Clone, Debug, Default, Args)]
+/// The options of each command with a result: its form, its file, and the devices of the simulated
+/// build.
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Form {
     /// Print text, JSON or CSV. `rpma perf` prints a line of JSON for each point
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Format::Text)]
@@ -250,11 +239,14 @@ pub(crate) struct Form {
     /// Also write the result as JSON to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+    /// The kind of the simulated devices: rxe-6.12, rxe-6.1, strict, adapter or siw-6.12
+    #[cfg(feature = "sim")]
+    #[arg(long, value_name = "NAME", default_value = "rxe-6.12", value_parser = profile)]
+    pub(crate) profile: rpma::sim::Profile,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    #[default]
     Text,
     Json,
     Csv,
@@ -276,15 +268,6 @@ fn seconds(least: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
             "{fault}: give {least} to {LONGEST}, in seconds and without a unit"
         ))
     }
-}
-
-/// The simulated fabric, for both sides of a command.
-#[cfg(feature = "sim")]
-#[derive(Clone, Debug, Args)]
-pub(crate) struct SimulatedFabric {
-    /// The kind of the simulated devices: rxe-6.12, rxe-6.1, strict, adapter or siw-6.12
-    #[arg(long, value_name = "NAME", default_value = "rxe-6.12", value_parser = profile)]
-    pub(crate) profile: rpma::sim::Profile,
 }
 
 /// The profile of a name, which is also a value of `RPMA_SIM_PROFILE`.

@@ -22,7 +22,7 @@ const DAX_LEN: usize = 64 << 10;
 
 /// `rpma doctor` on a simulated host.
 pub(crate) fn diagnose(args: &Doctor, interrupt: &Interrupt, out: &mut Output) -> Result<Outcome> {
-    let profile = &args.fabric.profile;
+    let profile = &args.form.profile;
     let fabric = Fabric::new(profile.clone());
     let host = fabric.host("host");
     let _entered = host.enter();
@@ -81,7 +81,7 @@ pub(crate) fn serve(_args: &Serve, _interrupt: &Interrupt, _out: &mut Output) ->
 
 /// `rpma check` against a server on another simulated host.
 pub(crate) fn check(args: &Check, interrupt: &Interrupt, out: &mut Output) -> Result<Outcome> {
-    with_servers(&args.fabric.profile, 1, args.fault, |mut servers| {
+    with_servers(&args.form.profile, 1, args.fault, |mut servers| {
         let mut args = args.clone();
         args.server = servers.pop();
         checks::run(&args, interrupt, out)
@@ -90,7 +90,7 @@ pub(crate) fn check(args: &Check, interrupt: &Interrupt, out: &mut Output) -> Re
 
 /// `rpma perf` against servers on other simulated hosts.
 pub(crate) fn measure(args: &Measure, interrupt: &Interrupt, out: &mut Output) -> Result<Outcome> {
-    let (profile, count) = (&args.fabric.profile, args.simulated_servers);
+    let (profile, count) = (&args.form.profile, args.simulated_servers);
     with_servers(profile, count, None, |servers| {
         let mut args = args.clone();
         args.servers = servers;
@@ -100,7 +100,7 @@ pub(crate) fn measure(args: &Measure, interrupt: &Interrupt, out: &mut Output) -
 
 /// `rpma ping` to a server on another simulated host.
 pub(crate) fn ping(args: &Ping, interrupt: &Interrupt, out: &mut Output) -> Result<Outcome> {
-    with_servers(&args.fabric.profile, 1, None, |mut servers| {
+    with_servers(&args.form.profile, 1, None, |mut servers| {
         let mut args = args.clone();
         args.server = servers.pop();
         perf::ping::run(&args, interrupt, out)

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rpma::sim::{Fabric, Host, Platform, Profile};
 use serde_json::Value;
 
-use crate::args::{self, Check, Ddio, Endpoint, Fault, Form, Format, Serve, SimulatedFabric};
+use crate::args::{self, Check, Ddio, Endpoint, Fault, Form, Format, Serve};
 use crate::fabric::Running;
 use crate::interrupt::Interrupt;
 use crate::problem::Problem;
@@ -95,11 +95,11 @@ impl World {
             form: Form {
                 format: Format::Json,
                 out: None,
+                profile: profile(),
             },
             only: only.iter().map(|case| (*case).to_owned()).collect(),
             list: false,
             fallback: false,
-            fabric: SimulatedFabric { profile: profile() },
             fault: None,
         }
     }
