@@ -163,10 +163,8 @@ impl Server {
     }
 
     pub(super) fn replace_line(&mut self, number: u32, line: Line) {
-        let Some(session) = &mut self.session else {
-            return;
-        };
-        if let Some(old) = session.lines.insert(number, line) {
+        let session = self.session.as_mut();
+        if let Some(old) = session.and_then(|session| session.lines.insert(number, line)) {
             self.drop_line(old);
         }
     }

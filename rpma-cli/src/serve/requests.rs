@@ -1,7 +1,5 @@
 //! What the server does for each request of a session.
 
-use std::collections::BTreeMap;
-
 use rpma::{Conn, Flags, MrSlice};
 
 use super::line::{Line, VANISHES};
@@ -49,11 +47,11 @@ impl Server {
             Request::CutOff { line, part } => self.cut_off(*line, *part)?,
             Request::Vanish { line } => return self.vanish(*line, is_late),
             Request::Drop { line } => {
-                self.remove_lines(|number| number == *line);
+                self.remove_lines(Some(*line));
                 Answer::Done
             }
             Request::Clear => {
-                self.remove_lines(|_| true);
+                self.remove_lines(None);
                 Answer::Done
             }
             Request::Spin(_) => return Err("a spin has answers of its own".to_owned()),
@@ -143,17 +141,17 @@ impl Server {
         }
     }
 
-    fn remove_lines(&mut self, is_one: impl Fn(u32) -> bool) {
+    /// Drops a connection, or all of them.
+    pub(super) fn remove_lines(&mut self, one: Option<u32>) {
         let Some(session) = &mut self.session else {
             return;
         };
         session.expected = None;
-        let (gone, kept) = std::mem::take(&mut session.lines)
-            .into_iter()
-            .partition(|(number, _)| is_one(*number));
-        session.lines = kept;
-        let gone: BTreeMap<u32, Line> = gone;
-        gone.into_values().for_each(|line| self.drop_line(line));
+        let gone: Vec<Line> = match one {
+            Some(number) => session.lines.remove(&number).into_iter().collect(),
+            None => std::mem::take(&mut session.lines).into_values().collect(),
+        };
+        gone.into_iter().for_each(|line| self.drop_line(line));
     }
 
     fn line_and_conn(&mut self, number: u32) -> Result<(&mut Line, &Conn)> {

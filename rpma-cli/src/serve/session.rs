@@ -124,12 +124,10 @@ impl Server {
 
     /// Drops all connections of the session.
     pub(super) fn end_session(&mut self, reason: &str, out: &mut Output) -> Result {
-        let Some(mut session) = self.session.take() else {
+        self.remove_lines(None);
+        let Some(session) = self.session.take() else {
             return Ok(());
         };
-        for line in std::mem::take(&mut session.lines).into_values() {
-            self.drop_line(line);
-        }
         drop(self.wait.remove(session.control));
         out.line(format!(
             "the session of {} has ended: {reason}",
