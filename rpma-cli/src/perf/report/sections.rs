@@ -47,7 +47,7 @@ struct Cause {
     axis: &'static str,
     of: fn(&Setting) -> f64,
     /// Makes all settings equal that differ only in this value.
-    remove: fn(Setting) -> Setting,
+    remove: fn(&mut Setting),
     text: Text,
     /// The place of the value in the words of an item.
     word: usize,
@@ -59,7 +59,7 @@ const CAUSES: [Cause; 3] = [
         note: "Each line has results that differ only in their size.",
         axis: "size of an operation",
         of: |setting| setting.size as f64,
-        remove: without_size,
+        remove: |setting| setting.size = 0,
         text: axis::size,
         word: words::SIZE,
     },
@@ -69,10 +69,7 @@ const CAUSES: [Cause; 3] = [
                each connection.",
         axis: "depth",
         of: |setting| setting.depth.into(),
-        remove: |setting| Setting {
-            depth: 0,
-            ..setting
-        },
+        remove: |setting| setting.depth = 0,
         text: axis::plain,
         word: words::DEPTH,
     },
@@ -81,18 +78,11 @@ const CAUSES: [Cause; 3] = [
         note: "Each line has results that differ only in the intended rate of their open loop.",
         axis: "intended operations/s",
         of: |setting| setting.rate.unwrap_or_default(),
-        remove: |setting| Setting {
-            rate: None,
-            ..setting
-        },
+        remove: |setting| setting.rate = None,
         text: axis::plain,
         word: words::RATE,
     },
 ];
-
-fn without_size(setting: Setting) -> Setting {
-    Setting { size: 0, ..setting }
-}
 
 /// A figure of a result.
 type Figure = (&'static str, fn(&Measured) -> f64);
@@ -220,7 +210,8 @@ fn by_cause(cause: &Cause, items: &[Item<'_>]) -> Section {
 fn series<'a>(cause: &Cause, items: &[Item<'a>]) -> Vec<Series<'a>> {
     let value = |item: &Item<'_>| (cause.of)(&item.entry.point.setting);
     let key = |item: &Item<'_>| {
-        let setting = (cause.remove)(item.entry.point.setting);
+        let mut setting = item.entry.point.setting;
+        (cause.remove)(&mut setting);
         (item.run, item.repeat, setting)
     };
     let mut all: Vec<Series<'a>> = Vec::new();
@@ -241,7 +232,10 @@ fn series<'a>(cause: &Cause, items: &[Item<'a>]) -> Vec<Series<'a>> {
 /// box, if they can, and those of one setting in several runs are side by side. No box has several
 /// operations.
 fn boxes<T: Clone>(all: &[T], setting: impl Fn(&T) -> Setting) -> Vec<Vec<T>> {
-    let shape = |one: &T| without_size(setting(one));
+    let shape = |one: &T| Setting {
+        size: 0,
+        ..setting(one)
+    };
     let mut sorted = all.to_vec();
     let order = |one: &T, other: &T| shape(one).partial_cmp(&shape(other));
     sorted.sort_by(|one, other| order(one, other).unwrap_or(Ordering::Equal));
