@@ -18,10 +18,8 @@ const LOCAL: u64 = 1 << 30;
 
 /// The points of the arguments, if all of them are possible.
 pub(super) fn points(args: &Measure) -> Result<Vec<Setting>> {
-    let first = Setting {
-        servers: args.servers.len() as u32,
-        ..args.setting
-    };
+    let mut first = args.setting;
+    first.servers = args.servers.len() as u32;
     let mut points = args.sweep.points(first);
     for point in &mut points {
         if point.connections == 0 {

@@ -8,12 +8,6 @@ const LONGEST: u64 = 3_600_000_000_000;
 /// The significant digits of a latency.
 const DIGITS: u8 = 3;
 
-/// An empty histogram, which has a place for each latency.
-pub(super) fn histogram() -> Histogram<u64> {
-    // The bounds are constants, for which it never fails.
-    Histogram::new_with_bounds(1, LONGEST, DIGITS).unwrap_or_else(|_| unreachable!())
-}
-
 /// What a thread has measured.
 #[derive(Debug)]
 pub(super) struct Meter {
@@ -31,8 +25,10 @@ pub(super) struct Meter {
 
 impl Meter {
     pub(super) fn new() -> Self {
+        // The bounds are constants, for which it never fails.
+        let latencies = Histogram::new_with_bounds(1, LONGEST, DIGITS);
         Self {
-            latencies: histogram(),
+            latencies: latencies.unwrap_or_else(|_| unreachable!()),
             operations: 0,
             last: 0,
             not_begun: 0,

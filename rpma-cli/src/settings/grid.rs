@@ -72,10 +72,8 @@ fn doubled(first: f64, last: f64) -> Result<Vec<String>, String> {
     }
     let doubles = std::iter::successors(Some(first), |number| Some(2.0 * number));
     let smaller = doubles.take_while(|number| *number < last);
-    Ok(smaller
-        .chain([last])
-        .map(|number| number.to_string())
-        .collect())
+    let all = smaller.chain([last]).map(|number| number.to_string());
+    Ok(all.collect())
 }
 
 /// A setting with another value of an option.

@@ -125,8 +125,7 @@ impl Load for Verbs {
             Ok(Next::Event(event)) if event.is_end() => {
                 return failed(format!("the connection has ended: {event}"));
             }
-            Ok(Next::Event(_notice)) => {}
-            Err(Error::TimedOut(_)) => {}
+            Ok(Next::Event(_)) | Err(Error::TimedOut(_)) => {}
             Err(error) => return Err(error.into()),
         }
         Ok(())
