@@ -18,7 +18,6 @@ use super::progress;
 use super::worker::{Lane, work};
 use crate::args::Span;
 use crate::client::{Result, Stop, failed};
-use crate::interrupt::Interrupt;
 use crate::problem::Problem;
 use crate::settings::{Latency, Measured, Op, Setting};
 
@@ -31,16 +30,11 @@ pub(super) struct Done {
 }
 
 /// Measures a point. The results until a failure or an interrupt are results too.
-pub(super) fn measure(
-    bench: &mut Bench,
-    setting: &Setting,
-    span: &Span,
-    interrupt: &Interrupt,
-) -> Result<Done> {
+pub(super) fn measure(bench: &mut Bench, setting: &Setting, span: &Span) -> Result<Done> {
     let (job, meter, ended) = match (setting.op, setting.copies) {
-        (Op::Commit, Some(_)) => drive(bench, setting, span, interrupt, Copies::new)?,
-        (Op::Commit, None) => drive(bench, setting, span, interrupt, Commits::new)?,
-        _ => drive(bench, setting, span, interrupt, Verbs::new)?,
+        (Op::Commit, Some(_)) => drive(bench, setting, span, Copies::new)?,
+        (Op::Commit, None) => drive(bench, setting, span, Commits::new)?,
+        _ => drive(bench, setting, span, Verbs::new)?,
     };
     let mut servers = bench.servers.iter_mut();
     let cleared = servers.try_for_each(|server| server.clear());
@@ -89,7 +83,6 @@ fn drive<L: Load>(
     bench: &mut Bench,
     setting: &Setting,
     span: &Span,
-    interrupt: &Interrupt,
     load: impl Fn(&mut Bench, &Setting, u32) -> Result<L>,
 ) -> Result<(Job, Meter, Result)> {
     let count = setting.connections;
@@ -109,7 +102,7 @@ fn drive<L: Load>(
         let started = started.map(|lanes| scope.spawn(|| work(lanes, &job)));
         let started: Vec<_> = started.collect();
         let is_over = || started.iter().all(thread::ScopedJoinHandle::is_finished);
-        let mut ended = progress::watch(setting, &job, bench, interrupt, is_over);
+        let mut ended = progress::watch(setting, &job, bench, is_over);
         let mut all = Meter::new();
         for thread in started {
             let joined = thread.join();

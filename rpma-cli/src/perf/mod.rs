@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Measure, interrupt: &Interrupt, out: &mut Output) -> Re
     let mut outcome = Outcome::Good;
     for point in &points {
         let setting = bench.completed(*point);
-        let measured = match measure::measure(&mut bench, &setting, &args.span, interrupt) {
+        let measured = match measure::measure(&mut bench, &setting, &args.span) {
             Ok(measured) => measured,
             Err(Stop::Over(problem)) => return Err(problem),
             Err(Stop::Interrupted) => {
@@ -89,6 +89,7 @@ struct Bench {
     peer: Peer,
     client: Host,
     servers: Vec<Session>,
+    interrupt: Interrupt,
 }
 
 impl Bench {
@@ -101,6 +102,7 @@ impl Bench {
         }
         Ok(Self {
             servers,
+            interrupt: interrupt.clone(),
             client: Host::of(&peer),
             peer,
         })

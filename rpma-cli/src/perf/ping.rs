@@ -37,7 +37,7 @@ pub(crate) fn run(args: &Ping, interrupt: &Interrupt, out: &mut Output) -> Resul
         servers: 1,
         ..Setting::default()
     });
-    let measured = measure(&mut bench, &setting, &SPAN, interrupt)?;
+    let measured = measure(&mut bench, &setting, &SPAN)?;
     let point = bench.point(&began, setting, measured);
     let latency = point.result.latency;
     if args.form.format == Format::Text {

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use super::Bench;
 use super::job::Job;
 use crate::client::{Result, Stop};
-use crate::interrupt::Interrupt;
 use crate::settings::Setting;
 
 /// How often the flags are looked at.
@@ -22,14 +21,13 @@ pub(super) fn watch(
     setting: &Setting,
     job: &Job,
     bench: &mut Bench,
-    interrupt: &Interrupt,
     is_over: impl Fn() -> bool,
 ) -> Result {
     let is_terminal = stderr().is_terminal();
     let (mut alive, mut shown, mut result) = (Instant::now(), 0, Ok(()));
     while !is_over() {
         sleep(TICK);
-        if result.is_ok() && interrupt.is_set() {
+        if result.is_ok() && bench.interrupt.is_set() {
             result = Err(Stop::Interrupted);
         } else if result.is_ok() && alive.elapsed() > LIFE {
             alive = Instant::now();
