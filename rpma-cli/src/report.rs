@@ -196,7 +196,7 @@ impl Output {
         rows: &[impl Serialize],
     ) -> Result {
         let json = serde_json::to_string_pretty(&Report::new(body));
-        let json = json.map_err(|error| unwritten(error.into()))?;
+        let json = json.map_err(unwritten)?;
         match form.format {
             Format::Text => {}
             Format::Json => self.bytes(format!("{json}\n").as_bytes())?,
@@ -212,7 +212,7 @@ impl Output {
         let written = rows.iter().try_for_each(|row| csv.serialize(row));
         let written = written.and_then(|()| Ok(csv.flush()?));
         drop(csv);
-        written.map_err(|error| unwritten(error.into()))?;
+        written.map_err(unwritten)?;
         self.bytes(&bytes)
     }
 
@@ -223,7 +223,9 @@ impl Output {
     }
 }
 
-fn unwritten(error: io::Error) -> Problem {
+/// The problem of results that cannot be written.
+pub(crate) fn unwritten(error: impl Into<io::Error>) -> Problem {
+    let error = error.into();
     match error.kind() {
         io::ErrorKind::BrokenPipe => Problem::closed_pipe(),
         _ => Problem::new(format!("the output cannot be written: {error}"), ""),

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::result::Point;
 use crate::args::{Format, Measure};
 use crate::host::{self, Host};
-use crate::problem::{Problem, Result, one_line};
-use crate::report::{Output, ResultFile, error_line};
+use crate::problem::{Result, one_line};
+use crate::report::{Output, ResultFile, error_line, unwritten};
 
 /// The columns of CSV: places in the JSON of a point.
 const COLUMNS: &str = "setting/op setting/method setting/flush setting/size setting/depth setting/batch \
@@ -48,7 +48,7 @@ impl<'a> Printer<'a> {
     }
 
     pub(super) fn point(&mut self, point: &Point) -> Result {
-        let line = serde_json::to_string(point).map_err(not_written)? + "\n";
+        let line = serde_json::to_string(point).map_err(unwritten)? + "\n";
         if let Some(file) = &mut self.file {
             file.write(&line)?;
         }
@@ -104,7 +104,7 @@ impl<'a> Printer<'a> {
             let name = |column: &str| column.rsplit('/').next().unwrap_or_default().to_owned();
             self.out.csv(&[columns().map(name).collect::<Vec<_>>()])?;
         }
-        let point = serde_json::to_value(point).map_err(not_written)?;
+        let point = serde_json::to_value(point).map_err(unwritten)?;
         let cell = |column| match point.pointer(&format!("/{column}")) {
             None | Some(Value::Null) => String::new(),
             Some(Value::String(text)) => text.clone(),
@@ -112,10 +112,6 @@ impl<'a> Printer<'a> {
         };
         self.out.csv(&[columns().map(cell).collect::<Vec<_>>()])
     }
-}
-
-fn not_written(error: serde_json::Error) -> Problem {
-    Problem::new(format!("a result cannot be written: {error}"), "")
 }
 
 /// The figures first: the settings have other lengths.
