@@ -59,6 +59,7 @@ fn simulated(host: &Host, profile: &Profile) -> Result<doctor::Host> {
                 name: "dax0.0".into(),
                 state: DaxState::Usable,
                 is_persistent: true,
+                region: None,
             }],
             ..Pmem::default()
         },

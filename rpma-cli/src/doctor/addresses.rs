@@ -199,17 +199,20 @@ fn wrong(exam: &Exam<'_>, target: &str, tried: &Tried) -> Option<Finding> {
     // Of several devices, the nearest one to its use.
     let nearest = serving.min_by_key(|device| !device.is_ready());
     let device = own.or(nearest.filter(|_| others.is_empty()));
-    Some(match device.filter(|_| tried.refusal.is_some()) {
-        Some(device) => {
-            let (why, remedy) = why_not(facts, device, tried);
-            let and = if text.ends_with(')') { ": " } else { ", and " };
-            Finding::bad(CHECK, format!("{target} {text}{and}{why}"), remedy)
-        }
-        None => {
-            let remedy = remedies::other_address(&others);
-            Finding::bad(CHECK, format!("{target} {text}"), remedy)
-        }
-    })
+    let soft = found.iter().find_map(|ip| facts.for_soft_roce(ip));
+    Some(
+        match device.filter(|_| tried.refusal.is_some() && soft.is_none()) {
+            Some(device) => {
+                let (why, remedy) = why_not(facts, device, tried);
+                let and = if text.ends_with(')') { ": " } else { ", and " };
+                Finding::bad(CHECK, format!("{target} {text}{and}{why}"), remedy)
+            }
+            None => {
+                let remedy = remedies::other_address(&others, soft);
+                Finding::bad(CHECK, format!("{target} {text}"), remedy)
+            }
+        },
+    )
 }
 
 /// A target that is neither an address nor a host: a wrong name, or a network interface.

@@ -12,7 +12,7 @@ use rustix::process::geteuid;
 
 use super::opened::Opened;
 use super::{Exam, durable, remedies};
-use crate::facts::{DaxState, Dimm, Facts, release_number};
+use crate::facts::{DaxState, release_number};
 use crate::problem::{self, in_words};
 use crate::report::{Finding, Verdict};
 
@@ -50,20 +50,30 @@ pub(super) fn open(exam: &mut Exam<'_>) -> Vec<Finding> {
     findings
 }
 
-/// The modules of memory with a fault.
-pub(super) fn modules(facts: &Facts) -> Vec<Finding> {
-    let faulty = facts
+/// The modules of memory with a fault. It is bad for the memory that was given.
+pub(super) fn modules(exam: &Exam<'_>) -> Vec<Finding> {
+    const MODULE: &str = "memory module";
+    let facts = &exam.host.facts;
+    let path = exam.args.memory.as_deref();
+    let region = path.and_then(|path| facts.pmem.device(path)?.region.as_ref());
+    let mut findings = Vec::new();
+    for dimm in facts
         .pmem
         .dimms
         .iter()
-        .filter(|dimm| !dimm.faults.is_empty());
-    let finding = |dimm: &Dimm| {
+        .filter(|dimm| !dimm.faults.is_empty())
+    {
         let (name, faults) = (&dimm.name, dimm.faults.join(", "));
         let found =
             format!("{name} reports {faults}: it may lose data with the power, or has lost some");
-        Finding::note("memory module", found).with_remedy(remedies::MODULE)
-    };
-    faulty.map(finding).collect()
+        findings.push(
+            match region.is_some_and(|region| dimm.regions.contains(region)) {
+                true => Finding::bad(MODULE, found, remedies::MODULE),
+                false => Finding::note(MODULE, found).with_remedy(remedies::MODULE),
+            },
+        );
+    }
+    findings
 }
 
 /// A device of the dax bus that no program can map.

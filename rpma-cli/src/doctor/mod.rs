@@ -123,7 +123,7 @@ const STEPS: [Step; 14] = [
     registering::locked_memory,
     |exam| opened::abilities(&exam.devices),
     |exam| opened::iwarp(&exam.devices),
-    |exam| memory::modules(&exam.host.facts),
+    |exam| memory::modules(exam),
     memory::open,
     |exam| durable::check(exam),
     |exam| vec![exam.summary()],

@@ -12,6 +12,7 @@ mod pmem;
 pub(crate) mod published;
 mod system;
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use serde::Serialize;
@@ -46,6 +47,9 @@ pub(crate) struct Facts {
     /// The addresses of the network interfaces, without loopback.
     #[serde(skip)]
     pub(crate) addresses: Vec<String>,
+    /// The addresses with their interfaces, if one is known.
+    #[serde(skip)]
+    pub(crate) places: Vec<(IpAddr, Option<String>)>,
     /// The Ethernet interfaces that are up, the best for soft-RoCE first.
     #[serde(skip)]
     pub(crate) ethernet: Vec<String>,
@@ -92,6 +96,7 @@ impl Facts {
             nodes: system::nodes(&files),
             devices: devices::read(&files),
             addresses: network::local_addresses(&files),
+            places: network::addresses(&files),
             ethernet: network::ethernet(&files),
             adapter: network::adapter(&files, &kernel),
             given_away: network::given_away(&files),
@@ -106,6 +111,20 @@ impl Facts {
             pmem: pmem::read(&files),
             container: containers::container(&files),
         }
+    }
+
+    /// The Ethernet interface of an address, on a host that has soft-RoCE at another one.
+    pub(crate) fn for_soft_roce(&self, ip: &IpAddr) -> Option<&str> {
+        let mut devices = self.devices.iter();
+        devices.find(|device| device.driver == Some("rdma_rxe"))?;
+        let mut places = self.places.iter();
+        let interface = places.find_map(|(own, at)| at.as_deref().filter(|_| own == ip))?;
+        let mut used = self.devices.iter().flat_map(RdmaDevice::interfaces);
+        let is_used = used.any(|of| of.name == interface);
+        let mut ethernet = self.ethernet.iter();
+        ethernet
+            .find(|name| *name == interface && !is_used)
+            .map(|name| &**name)
     }
 
     /// The provider of rdma-core that a device needs and that is not installed.

@@ -41,6 +41,8 @@ pub(crate) struct Dax {
     pub(crate) state: DaxState,
     /// Whether libnvdimm made it. Others, such as memory of CXL or of high bandwidth, are volatile.
     pub(crate) is_persistent: bool,
+    #[serde(skip)]
+    pub(crate) region: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -71,6 +73,9 @@ pub(crate) struct Dimm {
     pub(crate) is_locked: bool,
     /// The words of its faults: it may lose data with the power, or has lost some.
     pub(crate) faults: Vec<&'static str>,
+    /// The regions that have its memory.
+    #[serde(skip)]
+    pub(crate) regions: Vec<String>,
 }
 
 /// A region of libnvdimm.
@@ -150,6 +155,7 @@ fn dax(files: &Files) -> Vec<Dax> {
     let device = |name: String| Dax {
         state: state(files, &name, has_bus),
         is_persistent: is_persistent(files, &name),
+        region: region_of(files, &name),
         name,
     };
     let names = names.into_iter().filter(|name| is_dax(name));
@@ -169,6 +175,15 @@ fn is_dax(name: &str) -> bool {
 fn is_persistent(files: &Files, name: &str) -> bool {
     let device = files.link(format!("{DAX}/{name}"));
     device.is_none_or(|path| path.split('/').any(|parent| parent.starts_with("ndbus")))
+}
+
+/// A parent as well.
+fn region_of(files: &Files, name: &str) -> Option<String> {
+    let path = files.link(format!("{DAX}/{name}"))?;
+    let region = path
+        .split('/')
+        .find(|parent| parent.starts_with("region"))?;
+    Some(region.to_owned())
 }
 
 /// Without the bus, as in some containers, only the file is seen.
@@ -203,8 +218,19 @@ fn dimm(files: &Files, name: &str) -> Dimm {
     let flags = drivers.map(|driver| files.word(format!("{ND}/{name}/{driver}/flags")));
     let flags = flags.into_iter().flatten().collect::<Vec<_>>().join(" ");
     let has = |fault: &&str| flags.split_whitespace().any(|word| word == *fault);
+    let has_it = |region: &String| {
+        let mut files_of = files.names(format!("{ND}/{region}")).into_iter();
+        files_of.any(|file| {
+            let mapping = files.word(format!("{ND}/{region}/{file}"));
+            file.starts_with("mapping")
+                && mapping.is_some_and(|of| of.split(',').next() == Some(name))
+        })
+    };
+    let regions = files.names(ND).into_iter();
+    let regions = regions.filter(|name| name.starts_with("region"));
     Dimm {
         faults: FAULTS.into_iter().filter(has).collect(),
+        regions: regions.filter(has_it).collect(),
         name: name.to_owned(),
         is_locked: security.as_deref() == Some("locked"),
     }

@@ -131,10 +131,10 @@ fn no_region(dimms: &[Dimm], regions: &[Region]) -> Option<String> {
     let names: Vec<&str> = dimms.iter().map(|dimm| &*dimm.name).collect();
     (regions.is_empty() && !names.is_empty()).then(|| {
         format!(
-            "no region has the memory of {}. If the modules had data, look at their slots and the platform's log first. \
-             Otherwise make a region in the settings of the platform. For Optane, as root: ipmctl create -goal \
-             PersistentMemoryType=AppDirect, and start the host again. THIS DESTROYS the data on all modules, and takes \
-             their memory from the system",
+            "no region has the memory of {}. For Optane, `ipmctl show -memoryresources` shows its use, as root. If the \
+             modules had data, look at their slots and the platform's log first. Otherwise make a region in the settings \
+             of the platform, which DESTROYS the data on all modules, and takes their memory from the system. For Optane, \
+             as root: ipmctl create -goal PersistentMemoryType=AppDirect, and start the host again",
             names.join(", ")
         )
     })

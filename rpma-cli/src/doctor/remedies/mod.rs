@@ -65,7 +65,9 @@ pub(super) fn load(modules: &[&str], facts: &Facts) -> String {
     let mut forbidden = facts.forbidden.iter();
     let forbidden = forbidden.find(|(module, _)| modules.contains(module));
     let first = forbidden.map(|(module, file)| {
-        format!("the line `install {module}` of /{file} forbids it: take it out. Then ")
+        format!(
+            "the line `install {module}` of /{file} forbids it: take it out, with a line `blacklist {module}`. Then "
+        )
     });
     let first = first.unwrap_or_default();
     format!(
@@ -221,7 +223,7 @@ fn missing_node(path: &str, facts: &Facts) -> String {
             )
         }
         _ if states(ModuleState::Missing) => {
-            "load the modules first: the kernel makes it then".into()
+            format!("{}: the kernel makes it then", above("kernel modules"))
         }
         Some(container) => give_path(container, path),
         None => format!(
@@ -263,8 +265,14 @@ pub(super) fn other_target(facts: &Facts) -> String {
     }
 }
 
-/// For an address that leads to no device. `others` are those that do.
-pub(super) fn other_address(others: &[&str]) -> String {
+/// For an address that leads to no device. `others` are those that do. `soft` is its interface, if
+/// soft-RoCE can have it.
+pub(super) fn other_address(others: &[&str], soft: Option<&str>) -> String {
+    if let Some(soft) = soft {
+        return format!(
+            "as root, until the next boot: rdma link add rxe_{soft} type rxe netdev {soft}"
+        );
+    }
     match others {
         [] => "use the address of an interface that `rdma link` shows".into(),
         others => format!("use an address of an RDMA device: {}", others.join(", ")),
@@ -276,7 +284,10 @@ pub(super) fn memlock(facts: &Facts) -> String {
     match facts.container {
         Some(container) => containers::memlock(container).into(),
         None => match &facts.unit {
-            Some(unit) => format!("raise the limit of the unit: LimitMEMLOCK=infinity (systemctl edit {unit})"),
+            Some(unit) => format!(
+                "raise the limit of the unit: systemctl edit {unit}, with LimitMEMLOCK=infinity under [Service], and \
+                 systemctl restart {unit}"
+            ),
             None => "raise the limit: `* - memlock unlimited` in a file of /etc/security/limits.d, and log in again; or \
                      LimitMEMLOCK=infinity in a systemd unit"
                 .into(),
@@ -321,8 +332,9 @@ pub(super) fn other_domain(facts: &Facts) -> String {
         .into()
 }
 
-pub(super) const MODULE: &str = "save its data elsewhere, and mend the module or its energy source (battery, capacitor): \
-                                 `ndctl list -DH` and the platform's log name the fault. Until then nothing on it is durable";
+pub(super) const MODULE: &str = "end its programs, and save its data elsewhere (`daxio` reads a device-DAX). Then mend the \
+                                 module or its energy source (battery, capacitor), and start the host again: `ndctl list \
+                                 -DH` and the platform's log name the fault. Until then nothing on it is durable";
 
 /// For an error of the kernel that has no other remedy.
 const LOG: &str = "look for the cause in the kernel's log, as root: dmesg";

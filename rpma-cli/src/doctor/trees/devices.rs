@@ -408,7 +408,7 @@ fn a_planned_target_gets_the_remedy_of_the_device_without_an_address() {
 fn a_missing_device_file_waits_for_the_modules() {
     let found = "BAD     device file: /dev/infiniband/rdma_cm does not exist";
     let container: Tree<'_> = &[(".dockerenv", "")];
-    let modules = "load the modules first: the kernel makes it then";
+    let modules = "the line `kernel modules` above has the remedy: the kernel makes it then";
     finds(
         &diagnose(&[], &[container]).expect("a tree"),
         found,

@@ -391,7 +391,8 @@ fn modules_that_modprobe_cannot_load() {
         ),
     ];
     let forbidden = format!(
-        "the line `install rdma_ucm` of /etc/modprobe.d/cis.conf forbids it: take it out. Then {load}"
+        "the line `install rdma_ucm` of /etc/modprobe.d/cis.conf forbids it: take it out, with a line `blacklist \
+         rdma_ucm`. Then {load}"
     );
     host(&[], &[], &[missing, hardened], found, &forbidden);
     let upgraded: Tree<'_> = &[(
@@ -413,9 +414,35 @@ fn a_module_whose_energy_source_is_not_ready() {
         ),
     ];
     let found = "note    memory module: nmem1 reports not_armed: it may lose data with the power, or has lost some";
-    let mend = "save its data elsewhere, and mend the module or its energy source (battery, capacitor): `ndctl list -DH` and \
-                the platform's log name the fault. Until then nothing on it is durable";
+    let mend = "end its programs, and save its data elsewhere (`daxio` reads a device-DAX). Then mend the module or its energy \
+                source (battery, capacitor), and start the host again: `ndctl list -DH` and the platform's log name the fault. \
+                Until then nothing on it is durable";
     host(&[], &[], &[MODULES, modules], found, mend);
+    // It is bad for its own memory alone.
+    let device: Tree<'_> = &[
+        ("sys/devices/ndbus0/region4/dax4.1/dax4.0/size", "4096"),
+        (
+            "sys/bus/dax/devices/dax4.0",
+            "-> ../../../devices/ndbus0/region4/dax4.1/dax4.0",
+        ),
+        ("sys/bus/nd/devices/region4/mappings", "1"),
+        ("sys/bus/nd/devices/region4/mapping0", "nmem1,0,4096,0"),
+    ];
+    let bad = found.replace("note   ", "BAD    ");
+    host(
+        &["--memory", "/dev/dax4.0"],
+        &[],
+        &[MODULES, modules, device],
+        &bad,
+        mend,
+    );
+    host(
+        &["--memory", "/dev/dax5.0"],
+        &[],
+        &[MODULES, modules, device],
+        found,
+        mend,
+    );
 }
 
 /// The limits of users do not count there.
@@ -427,6 +454,25 @@ fn a_service_of_the_system_has_a_limit_of_its_own() {
         ("proc/self/cgroup", "0::/system.slice/store.service/own\n"),
     ];
     let found = "BAD     locked memory: the limit is 64 KiB. Not even 1 MiB can be registered";
-    let raise = "raise the limit of the unit: LimitMEMLOCK=infinity (systemctl edit store.service)";
+    let raise = "raise the limit of the unit: systemctl edit store.service, with LimitMEMLOCK=infinity under [Service], and \
+                 systemctl restart store.service";
     host(&[], &[], &[MODULES, service], found, raise);
+}
+
+/// The device is at the interface of another network.
+#[test]
+fn soft_roce_at_another_interface() {
+    let rest: Tree<'_> = &[
+        ("etc/libibverbs.d/rxe.driver", "driver rxe"),
+        ("proc/net/fib_trie", "|-- 198.51.100.9\n/32 host LOCAL\n"),
+        (
+            "proc/net/route",
+            "Iface Destination\nens4 006433C6 00000000 0001 0 0 0 00FFFFFF\n",
+        ),
+    ];
+    let found = "BAD     address: 198.51.100.9 is an address of this host, and leads to no RDMA device (rdma_bind_addr failed: \
+                 No such device (os error 19))";
+    let add = "as root, until the next boot: rdma link add rxe_ens4 type rxe netdev ens4";
+    let own = [soft_roce(), interface("ens4", "virtio_net")];
+    host(&["198.51.100.9"], &own, &[MODULES, CM, rest], found, add);
 }

@@ -327,10 +327,11 @@ fn modules_without_memory_have_their_commands() {
         ("sys/bus/nd/devices/nmem0/security", "disabled"),
         ("sys/bus/nd/devices/nmem1/", ""),
     ];
-    let platform = "no region has the memory of nmem0, nmem1. If the modules had data, look at their slots and the platform's \
-                    log first. Otherwise make a region in the settings of the platform. For Optane, as root: ipmctl \
-                    create -goal PersistentMemoryType=AppDirect, and start the host again. THIS DESTROYS the data on all \
-                    modules, and takes their memory from the system";
+    let platform = "no region has the memory of nmem0, nmem1. For Optane, `ipmctl show -memoryresources` shows its use, as \
+                    root. If the modules had data, look at their slots and the platform's log first. Otherwise make a \
+                    region in the settings of the platform, which DESTROYS the data on all modules, and takes their memory \
+                    from the system. For Optane, as root: ipmctl create -goal PersistentMemoryType=AppDirect, and start \
+                    the host again";
     of_memory(&[], &[apart], NOT_GIVEN, platform);
 }
 
