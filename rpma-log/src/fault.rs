@@ -9,6 +9,7 @@
 )]
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use rpma::commit::WriterCfg;
 use rpma::serve::ServerCfg;
@@ -115,6 +116,8 @@ faults! {
     CountsMore = "counts-more",
     /// A server that comes back with empty memory gets only the records after its return.
     KeepsCount = "keeps-count",
+    /// A server that cannot be reached for 25 seconds is given up.
+    GivesUp = "gives-up",
     /// Servers drop the writer before, and let it come back, whatever the epochs are.
     DropsOnly = "drops-only",
     /// A record that is moved to the beginning of the ring leaves an older one before it.
@@ -153,6 +156,11 @@ impl Fault {
             Self::DropsOnly => (identity.epoch, identity.instance) = (1, 1),
             _ => {}
         }
+    }
+
+    /// The limit of attempts to connect.
+    pub(crate) fn until_given_up(self, limit: Duration) -> Duration {
+        self.either(Self::GivesUp, || Duration::from_secs(25), || limit)
     }
 
     /// Seals entries whose length alone is wrong.

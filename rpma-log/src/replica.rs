@@ -2,6 +2,7 @@
 //! again after each end.
 
 use std::convert::Infallible;
+use std::future::pending;
 
 use rpma::commit::{ReplicaId, WriterCfg};
 use rpma::reconnect::ReconnectCfg;
@@ -91,7 +92,8 @@ impl Shared {
         let identity = self.identity;
         let mut server = Reconnect::to_writer(&self.reactor, addr, identity, &commits)?;
         // So a call that waits as long as its limit can give the reason.
-        server.set_cfg(ReconnectCfg::new().set_limit(cfg.limit / 2));
+        let limit = cfg.fault().until_given_up(cfg.limit / 2);
+        server.set_cfg(ReconnectCfg::new().set_limit(limit));
         Ok(server)
     }
 
@@ -118,7 +120,14 @@ impl Shared {
     ) -> Result<(Replica, Stored), LogError> {
         let mut cfg = ConnCfg::new();
         cfg.set_keep_alive(Some(self.cfg.silence))?;
-        let writer = Writer::new(&self.reactor, server.connect(&cfg).await?)?;
+        let connected = server.connect(&cfg).await;
+        let is_away = connected
+            .as_ref()
+            .is_err_and(|error| error.other_epoch().is_none());
+        if is_away && self.cfg.fault() == Fault::GivesUp {
+            return pending().await;
+        }
+        let writer = Writer::new(&self.reactor, connected?)?;
         let memory = self.memory(&writer)?;
         let replica = (writer, memory);
         let found = self.read(&replica).await?;

@@ -151,7 +151,7 @@ impl Load {
 
 /// The last server was away, and counts as a copy again: without as many of the others as may be
 /// away, records become durable. Any servers that are enough for a writer have all of them.
-async fn counts_again<S: Subject>(world: &World<S>, writer: Writer<S>) {
+pub(super) async fn counts_again<S: Subject>(world: &World<S>, writer: Writer<S>) {
     world.sleep(RETURNS).await;
     let away = &world.all()[1..1 + world.spare()];
     away.iter().for_each(|n| world.link(*n).partition());
@@ -167,7 +167,7 @@ async fn counts_again<S: Subject>(world: &World<S>, writer: Writer<S>) {
 }
 
 /// The last server was away, and has missed records. Its network is slow.
-async fn was_away<S: Subject>(world: &World<S>) -> (usize, Writer<S>) {
+pub(super) async fn was_away<S: Subject>(world: &World<S>) -> (usize, Writer<S>) {
     let writer = world.begun().await;
     let last = world.last_one();
     world.kill(last).await;

@@ -1,5 +1,6 @@
 //! The scenes: each is a promise, and a run that breaks it if the log has a fault.
 
+mod copies;
 mod damage;
 mod faults;
 mod joins;
@@ -31,6 +32,7 @@ pub(crate) fn scenes<S: Subject>() -> Vec<Scene<S>> {
     all.extend(damage::scenes());
     all.extend(power::scenes());
     all.extend(unknowns::scenes());
+    all.extend(copies::scenes());
     all.extend(faults::scenes());
     all
 }

@@ -39,7 +39,7 @@ pub(crate) const FOUND_BY: [(&str, &str); 21] = [
 ];
 
 /// A fault, and the first scene of the crate `rpma-scenes` that finds it (`tests/scenes`).
-pub(crate) const FOUND_BY_SCENE: [(&str, &str); 32] = [
+pub(crate) const FOUND_BY_SCENE: [(&str, &str); 33] = [
     ("visible", "partition"),
     ("platform", "partition"),
     ("posted", "was-away"),
@@ -72,6 +72,7 @@ pub(crate) const FOUND_BY_SCENE: [(&str, &str); 32] = [
     ("keeps-older", "laps"),
     ("no-length", "damage"),
     ("trusts-records", "dies-appending"),
+    ("gives-up", "minutes-away"),
 ];
 
 /// The variable that names one fault. The tests find all of them without it.
