@@ -116,6 +116,8 @@ faults! {
     CountsMore = "counts-more",
     /// A server that comes back with empty memory gets only the records after its return.
     KeepsCount = "keeps-count",
+    /// A server that comes back counts as one more copy.
+    CountsAgain = "counts-again",
     /// A server that cannot be reached for 25 seconds is given up.
     GivesUp = "gives-up",
     /// Servers drop the writer before, and let it come back, whatever the epochs are.

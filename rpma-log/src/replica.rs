@@ -463,5 +463,8 @@ impl Shared {
         state.recount = self.cfg.fault() != Fault::NoRecount;
         state.servers[n].member = Some(id);
         state.counters.joins += 1;
+        if self.cfg.fault() == Fault::CountsAgain {
+            state.count_again();
+        }
     }
 }

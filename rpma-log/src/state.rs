@@ -245,6 +245,13 @@ impl State {
         }
     }
 
+    /// A fault: a server that was in the set before is one more copy.
+    pub(crate) fn count_again(&mut self) {
+        if self.counters.joins > self.servers.len() as u64 {
+            self.durable = self.committed;
+        }
+    }
+
     pub(crate) fn waiting(&self) -> u64 {
         self.end - self.committed
     }

@@ -6,15 +6,37 @@ use super::Scene;
 use super::joins::{counts_again, was_away};
 use crate::stage::Stage;
 use crate::subject::Ability::{GoesOn, Returns};
-use crate::subject::Subject;
+use crate::subject::{Shape, Subject};
+use crate::world::World;
+use crate::writer::Writer;
+
+const SHORT: usize = Shape::LEAST_LONGEST;
 
 pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
-    vec![Scene {
-        name: "minutes-away",
-        promise: "A server that was away for minutes counts as a copy again.",
-        needs: &[GoesOn, Returns],
-        play: minutes_away,
-    }]
+    vec![
+        Scene {
+            name: "minutes-away",
+            promise: "A server that was away for minutes counts as a copy again.",
+            needs: &[GoesOn, Returns],
+            play: minutes_away,
+        },
+        Scene {
+            name: "counts-once",
+            promise: "A server that ends and comes back while a record waits for copies counts as one copy of it.",
+            needs: &[GoesOn, Returns],
+            play: counts_once,
+        },
+    ]
+}
+
+/// The writer ends, and all servers lose their power. Then the last ones have all durable records.
+async fn last_have_all<S: Subject>(world: &World<S>, writer: Writer<S>) -> Writer<S> {
+    drop(writer);
+    world.kill_writers(world.client());
+    world.cut_all().await;
+    world.all().iter().for_each(|n| world.link(*n).heal());
+    world.only(&world.last()).await;
+    world.open().await
 }
 
 /// Longer than a log tries to connect before it reports an error.
@@ -27,5 +49,31 @@ fn minutes_away<S: Subject>(stage: &Stage<S>) {
         world.sleep(AWAY).await;
         world.start(last).await;
         counts_again(world, writer).await;
+    });
+}
+
+fn counts_once<S: Subject>(stage: &Stage<S>) {
+    stage.play(stage.extent(3, 20), async |world| {
+        let writer = world.begun().await;
+        let all = world.all();
+        let (few, others) = all.split_at(world.few());
+        others.iter().for_each(|n| world.link(*n).partition());
+        let append = world.spawn(world.client(), {
+            let writer = writer.clone();
+            async move { writer.try_append(SHORT).await }
+        });
+        // With its memory as it was, and after a loss of power.
+        for loses_power in [false, true] {
+            world.sleep(Duration::from_secs(1)).await;
+            for n in few {
+                match loses_power {
+                    false => world.kill(*n).await,
+                    true => world.cut(*n).await,
+                }
+                world.start(*n).await;
+            }
+        }
+        let _any = append.join().await;
+        last_have_all(world, writer).await.append(SHORT).await;
     });
 }
