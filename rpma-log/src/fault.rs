@@ -118,6 +118,8 @@ faults! {
     KeepsCount = "keeps-count",
     /// A server that comes back counts as one more copy.
     CountsAgain = "counts-again",
+    /// A server that comes back counts for the records that it shows, durable or not.
+    CountsShown = "counts-shown",
     /// A server that cannot be reached for 25 seconds is given up.
     GivesUp = "gives-up",
     /// Servers drop the writer before, and let it come back, whatever the epochs are.

@@ -334,6 +334,9 @@ impl Shared {
             }
         };
         let at = self.state.look(has);
+        if fault == Fault::CountsShown {
+            self.count_shown(found);
+        }
         if fault == Fault::HeaderFirst && found.header.is_none() {
             self.put_header_first(&to, kind).await?;
         }
@@ -346,6 +349,23 @@ impl Shared {
             head: found.head,
             at,
         })
+    }
+
+    /// A fault: the server counts for what was read there.
+    fn count_shown(&self, found: &Stored) {
+        let last = self
+            .state
+            .look(|state| state.commits.last().next().map(|of| of.id));
+        let has = last.map(|id| self.set.durable(self.set.outcome(id)));
+        let mut has = has.unwrap_or_default();
+        has.retain(|id| self.set.is_able(*id));
+        if has.len() + 1 < self.cfg.copies {
+            return;
+        }
+        self.state.change(|state| {
+            let shown = state.ring.common(&found.ring, state.head, state.committed);
+            state.durable = state.durable.max(shown);
+        });
     }
 
     /// Gives a server the records that are committed.

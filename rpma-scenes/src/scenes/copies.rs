@@ -26,6 +26,13 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
             needs: &[GoesOn, Returns],
             play: counts_once,
         },
+        Scene {
+            name: "shows-again",
+            promise: "A server that has connected again counts as a copy of a record when it is durable there, and not \
+                      when it is visible.",
+            needs: &[GoesOn],
+            play: shows_again,
+        },
     ]
 }
 
@@ -76,4 +83,34 @@ fn counts_once<S: Subject>(stage: &Stage<S>) {
         let _any = append.join().await;
         last_have_all(world, writer).await.append(SHORT).await;
     });
+}
+
+/// How long a request is on its way.
+const ON_ITS_WAY: Duration = Duration::from_millis(5);
+/// More requests than the appends of most logs have to a server.
+const REQUESTS: usize = 6;
+
+fn shows_again<S: Subject>(stage: &Stage<S>) {
+    let rounds = stage.extent(2, 20);
+    for seed in 1..=rounds * stage.subject.shape().servers as u64 {
+        for lost in 1..=REQUESTS {
+            stage.play_one(seed, async |world| {
+                let writer = world.begun().await;
+                let all = world.all();
+                let (up, away) = all.split_at(world.shape().copies);
+                let breaks = up[up.len() - 1];
+                for n in away {
+                    world.kill(*n).await;
+                }
+                world.settle().await;
+                world.link(breaks).delay(ON_ITS_WAY);
+                world.link(breaks).lose_request(lost);
+                let _any = writer.try_append(SHORT).await;
+                // At once: what is not durable there is lost.
+                world.cut(breaks).await;
+                world.link(breaks).disarm();
+                last_have_all(world, writer).await.append(SHORT).await;
+            });
+        }
+    }
 }

@@ -39,7 +39,7 @@ pub(crate) const FOUND_BY: [(&str, &str); 21] = [
 ];
 
 /// A fault, and the first scene of the crate `rpma-scenes` that finds it (`tests/scenes`).
-pub(crate) const FOUND_BY_SCENE: [(&str, &str); 34] = [
+pub(crate) const FOUND_BY_SCENE: [(&str, &str); 35] = [
     ("visible", "partition"),
     ("platform", "partition"),
     ("posted", "was-away"),
@@ -74,6 +74,7 @@ pub(crate) const FOUND_BY_SCENE: [(&str, &str); 34] = [
     ("trusts-records", "dies-appending"),
     ("gives-up", "minutes-away"),
     ("counts-again", "counts-once"),
+    ("counts-shown", "shows-again"),
 ];
 
 /// The variable that names one fault. The tests find all of them without it.
