@@ -122,6 +122,8 @@ faults! {
     CountsShown = "counts-shown",
     /// A server that cannot be reached for 25 seconds is given up.
     GivesUp = "gives-up",
+    /// Records that wait for copies take no room.
+    TakesNoRoom = "takes-no-room",
     /// Servers drop the writer before, and let it come back, whatever the epochs are.
     DropsOnly = "drops-only",
     /// A record that is moved to the beginning of the ring leaves an older one before it.

@@ -182,9 +182,12 @@ impl State {
     ) -> Option<(u64, u64)> {
         let (epoch, fault) = (cfg.epoch, cfg.fault());
         let (begin, len) = (self.end, self.ring.len());
-        let most = (self.free + len).min(Tail::MOST_END - LINE);
-        if !self.is_open || self.ended.is_some() || begin + bytes > most {
+        let mut most = (self.free + len).min(Tail::MOST_END - LINE);
+        if !self.is_open || self.ended.is_some() {
             return None;
+        }
+        if begin + bytes > most {
+            most = self.more_room(fault, bytes, most)?;
         }
         let (mut first, mut end, mut lengths) = (None, begin, 0);
         for record in records {
@@ -215,8 +218,16 @@ impl State {
         first.map(|at| (at, end))
     }
 
+    /// A fault: records that are not acknowledged take no room.
+    #[cold]
+    fn more_room(&self, fault: Fault, bytes: u64, most: u64) -> Option<u64> {
+        let (next, end) = (self.end + bytes, self.durable + self.ring.len());
+        let has_more = fault == Fault::TakesNoRoom && self.durable + bytes <= most;
+        (has_more && next <= end).then_some(end)
+    }
+
     pub(crate) fn room(&self) -> u64 {
-        self.free + self.ring.len() - self.end
+        (self.free + self.ring.len()).saturating_sub(self.end)
     }
 
     pub(crate) fn stage_head(&mut self, to: u64) -> Result<(), LogError> {

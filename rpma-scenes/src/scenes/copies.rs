@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::Scene;
 use super::joins::{counts_again, was_away};
 use crate::stage::Stage;
-use crate::subject::Ability::{GoesOn, Returns};
+use crate::subject::Ability::{GoesOn, Returns, Shares, Truncates};
 use crate::subject::{Shape, Subject};
-use crate::world::World;
+use crate::world::{RETURNS, World};
 use crate::writer::Writer;
 
 const SHORT: usize = Shape::LEAST_LONGEST;
@@ -32,6 +32,13 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
                       when it is visible.",
             needs: &[GoesOn],
             play: shows_again,
+        },
+        Scene {
+            name: "more-waits",
+            promise: "If more records wait for copies than the log has room for, no record that it keeps is lost, and \
+                      the log goes on.",
+            needs: &[GoesOn, Returns, Shares],
+            play: more_waits,
         },
     ]
 }
@@ -113,4 +120,40 @@ fn shows_again<S: Subject>(stage: &Stage<S>) {
             });
         }
     }
+}
+
+/// As many tasks as there is room for records append at once, and so many times more.
+const TIMES: usize = 8;
+
+fn more_waits<S: Subject>(stage: &Stage<S>) {
+    stage.play(stage.extent(1, 10), async |world| {
+        let Shape {
+            longest, records, ..
+        } = *world.shape();
+        let writer = world.begun().await;
+        for _ in 0..records / 2 {
+            writer.append(longest).await;
+        }
+        let cut_off = &world.all()[world.few()..];
+        cut_off.iter().for_each(|n| world.link(*n).partition());
+        let append = |_| {
+            let writer = writer.clone();
+            world.spawn(world.client(), async move {
+                let _any = writer.try_append(longest).await;
+            })
+        };
+        for append in Vec::from_iter((0..TIMES * records).map(append)) {
+            append.join().await;
+        }
+        cut_off.iter().for_each(|n| world.link(*n).heal());
+        world.sleep(RETURNS).await;
+        writer.check().await;
+        let writer = last_have_all(world, writer).await;
+        // The others may have filled it.
+        if !world.shape().lacks(Truncates) {
+            let last = writer.read().await.pop();
+            writer.truncate(last.map_or(0, |last| last.at)).await;
+            writer.append(longest).await;
+        }
+    });
 }

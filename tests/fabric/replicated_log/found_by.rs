@@ -39,7 +39,7 @@ pub(crate) const FOUND_BY: [(&str, &str); 21] = [
 ];
 
 /// A fault, and the first scene of the crate `rpma-scenes` that finds it (`tests/scenes`).
-pub(crate) const FOUND_BY_SCENE: [(&str, &str); 35] = [
+pub(crate) const FOUND_BY_SCENE: [(&str, &str); 36] = [
     ("visible", "partition"),
     ("platform", "partition"),
     ("posted", "was-away"),
@@ -75,6 +75,7 @@ pub(crate) const FOUND_BY_SCENE: [(&str, &str); 35] = [
     ("gives-up", "minutes-away"),
     ("counts-again", "counts-once"),
     ("counts-shown", "shows-again"),
+    ("takes-no-room", "more-waits"),
 ];
 
 /// The variable that names one fault. The tests find all of them without it.
