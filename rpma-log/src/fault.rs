@@ -128,6 +128,8 @@ faults! {
     DropsOnly = "drops-only",
     /// A record that is moved to the beginning of the ring leaves an older one before it.
     KeepsOlder = "keeps-older",
+    /// A later writer makes a log where the servers that it reads have none.
+    MakesAnew = "makes-anew",
     /// The checksum of an entry leaves out its length.
     NoLength = "no-length",
 }

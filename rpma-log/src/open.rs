@@ -235,7 +235,8 @@ impl State {
         let found = self.servers.iter().filter_map(|of| of.found.as_ref());
         let (logs, blank): (Vec<_>, Vec<_>) = found.partition(|found| found.header.is_some());
         let list = self.newest_list(cfg);
-        match (cfg.create, list) {
+        let makes_anew = fault == Fault::MakesAnew && list.is_none();
+        match (cfg.create || makes_anew, list) {
             (true, Some(_)) => return Err(self.exists()),
             (true, None) if blank.len() >= enough.max(cfg.copies) => {
                 self.lists.list = self.first_list(cfg)?;

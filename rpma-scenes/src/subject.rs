@@ -35,7 +35,8 @@ pub trait Subject: Send + Sync + 'static {
     fn serve(&self, server: Server) -> impl Future<Output = Result<()>> + Send;
 
     /// Opens the log as its next writer. The epoch 1 makes the log, and each later writer has a
-    /// higher epoch.
+    /// higher epoch. A later one makes no log while a server is away that may have it: those that it
+    /// reaches may be new, or have lost their memory.
     ///
     /// # Errors
     ///

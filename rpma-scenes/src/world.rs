@@ -578,7 +578,12 @@ impl<S: Subject> World<S> {
 
     /// A log that all servers have, with one durable record.
     pub(crate) async fn begun(&self) -> Writer<S> {
-        self.only(&self.all()).await;
+        self.begun_on(&self.all()).await
+    }
+
+    /// A log that only these servers have, with one durable record.
+    pub(crate) async fn begun_on(&self, up: &[usize]) -> Writer<S> {
+        self.only(up).await;
         let writer = self.open().await;
         self.settle().await;
         writer.append(Shape::LEAST_LONGEST).await;

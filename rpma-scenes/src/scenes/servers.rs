@@ -8,6 +8,7 @@ use crate::stage::Stage;
 use crate::subject::Ability::{GoesOn, Refills, Returns, Shares};
 use crate::subject::{Shape, Subject};
 use crate::world::{RETURNS, World};
+use crate::writer::Writer;
 
 const SHORT: usize = Shape::LEAST_LONGEST;
 
@@ -159,20 +160,32 @@ fn after_unknown<S: Subject>(stage: &Stage<S>) {
 fn replaced<S: Subject>(stage: &Stage<S>) {
     stage.play(stage.extent(2, 20), async |world| {
         let writer = world.begun().await;
-        let (all, last) = (world.all(), world.last_one());
-        let away = &all[1..1 + world.spare()];
-        let others: Vec<_> = all.iter().copied().filter(|n| !away.contains(n)).collect();
-        world.only(&others).await;
-        writer.append(SHORT).await;
-        drop(writer);
-        world.kill_writers(world.client());
-        world.refill(last).await;
-        world.only(&[away, &[last]].concat()).await;
-        // It opens with all records, or not at all.
-        let opened = world.try_open(&world.client().clone()).await;
-        drop(opened);
-        world.kill_writers(world.client());
-        world.only(&all).await;
+        is_replaced(world, writer).await;
+        world.only(&world.all()).await;
         world.open().await.append(SHORT).await;
     });
+    // Some of those that were away have never had the log: no server that is asked has one.
+    stage.play(stage.extent(2, 20), async |world| {
+        let (all, others) = (world.all(), world.shape().quorum() - 1);
+        let made = [&all[..1], &all[all.len() - others..]].concat();
+        let writer = world.begun_on(&made).await;
+        is_replaced(world, writer).await;
+    });
+}
+
+/// The last server gets empty memory, and then only those run besides that have missed a record.
+async fn is_replaced<S: Subject>(world: &World<S>, writer: Writer<S>) {
+    let (all, last) = (world.all(), world.last_one());
+    let away = &all[1..1 + world.spare()];
+    let others: Vec<_> = all.iter().copied().filter(|n| !away.contains(n)).collect();
+    world.only(&others).await;
+    writer.append(SHORT).await;
+    drop(writer);
+    world.kill_writers(world.client());
+    world.refill(last).await;
+    world.only(&[away, &[last]].concat()).await;
+    // It opens with all records, or not at all.
+    let opened = world.try_open(&world.client().clone()).await;
+    drop(opened);
+    world.kill_writers(world.client());
 }
