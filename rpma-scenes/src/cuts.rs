@@ -133,8 +133,13 @@ fn recover<S: Subject>(
         let has_log = world.model().durable() > 0;
         let first = (draw as usize).wrapping_add(cuts.shift);
         opens_before(&world, first).await;
+        let lacks = opens_lacking(&world).await;
         for round in 0..2 {
-            let up = world.enough(first.wrapping_add(round));
+            let up = match lacks {
+                // One of them counts as one that has lost its memory.
+                true => world.list(),
+                false => world.enough(first.wrapping_add(round)),
+            };
             world.only(&up).await;
             match world.try_open(&world.client().clone()).await {
                 Ok(writer) => drop(writer),
@@ -191,4 +196,16 @@ async fn opens_before<S: Subject>(world: &World<S>, first: usize) {
     let host = world.client().clone();
     drop(world.try_open_with(&host, &before).await);
     world.cut_all().await;
+}
+
+/// Servers that lack records, if there are some: with them alone the log opens with all records, or
+/// does not open.
+async fn opens_lacking<S: Subject>(world: &World<S>) -> bool {
+    let up = world.model().lacking().to_vec();
+    if !up.is_empty() {
+        world.only(&up).await;
+        drop(world.try_open(&world.client().clone()).await);
+        world.cut_all().await;
+    }
+    !up.is_empty()
 }

@@ -52,6 +52,8 @@ pub(crate) struct Model {
     servers: Vec<usize>,
     next: Option<Vec<usize>>,
     before: Option<Vec<usize>>,
+    /// Servers that lack records. One of them gets those that it had before.
+    lacking: Vec<usize>,
     /// A writer has opened the log.
     is_opened: bool,
     /// The broken promise of an append, which the next check reports.
@@ -83,6 +85,16 @@ impl Model {
     /// The servers before the last change, if there was one.
     pub(crate) fn before(&self) -> Option<&[usize]> {
         self.before.as_deref()
+    }
+
+    /// Servers that lack records: with them alone the log need not open.
+    pub(crate) fn lacking(&self) -> &[usize] {
+        &self.lacking
+    }
+
+    pub(crate) fn lack(&mut self, servers: &[usize]) {
+        self.now += 1;
+        self.lacking = servers.to_vec();
     }
 
     /// A server is replaced by another one.

@@ -66,6 +66,13 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
             play: writer_dies_replacing,
         },
         Scene {
+            name: "dies-filling",
+            promise: "A server with empty memory may lose its power at any moment while it is filled, and the log \
+                      opens with all records, or does not open.",
+            needs: &[GoesOn, Returns, Refills],
+            play: dies_filling,
+        },
+        Scene {
             name: "restarts",
             promise: "A server that loses its power between any two steps, and starts again, makes no append fail.",
             needs: &[GoesOn, Returns],
@@ -448,6 +455,41 @@ fn writer_dies_replacing<S: Subject>(stage: &Stage<S>) {
             world.settle().await;
             opens_or_not(world, &up).await;
         });
+    }
+}
+
+fn dies_filling<S: Subject>(stage: &Stage<S>) {
+    let prepare = async |world: &World<S>| {
+        let writer = world.begun().await;
+        let (all, last) = (world.all(), world.last_one());
+        let away = &all[1..1 + world.spare()];
+        for n in away {
+            world.kill(*n).await;
+        }
+        // So it gets more than one line.
+        for len in [SHORT, world.shape().longest, SHORT] {
+            writer.append(len).await;
+        }
+        world.refill(last).await;
+        world.model().lack(&[away, &[last]].concat());
+        (last, writer)
+    };
+    let program = async |world: &World<S>, (last, writer): (usize, Writer<S>)| {
+        world.start(last).await;
+        let memory = &world.pmems()[last];
+        let is_filled = || world.model().is_whole_in(&memory.bytes());
+        // Not longer: the writer looks for the others meanwhile, and the power fails each time.
+        for _ in 0..RETURNS.as_secs() {
+            if is_filled() {
+                break;
+            }
+            world.sleep(Duration::from_secs(1)).await;
+        }
+        world.settle().await;
+        writer.check().await;
+    };
+    for seed in stage.turns(2) {
+        stage.cut((seed, stage.extent(16, 1)), prepare, program);
     }
 }
 
