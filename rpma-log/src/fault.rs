@@ -130,6 +130,8 @@ faults! {
     KeepsOlder = "keeps-older",
     /// A later writer makes a log where the servers that it reads have none.
     MakesAnew = "makes-anew",
+    /// A truncation returns at once if it was called before.
+    ForgetsAtOnce = "forgets-at-once",
     /// The checksum of an entry leaves out its length.
     NoLength = "no-length",
 }

@@ -1,5 +1,6 @@
 //! The scenes: each is a promise, and a run that breaks it if the log has a fault.
 
+mod calls;
 mod copies;
 mod damage;
 mod faults;
@@ -27,6 +28,7 @@ pub(crate) fn scenes<S: Subject>() -> Vec<Scene<S>> {
     let mut all = servers::scenes();
     all.extend(writers::scenes());
     all.extend(network::scenes());
+    all.extend(calls::scenes());
     all.extend(joins::scenes());
     all.extend(replaces::scenes());
     all.extend(damage::scenes());

@@ -1,0 +1,44 @@
+//! Calls that come again.
+
+use super::Scene;
+use crate::stage::Stage;
+use crate::subject::Ability::{GoesOn, Truncates};
+use crate::subject::{Shape, Subject};
+use crate::world::World;
+use crate::writer::Writer;
+
+const SHORT: usize = Shape::LEAST_LONGEST;
+
+pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
+    vec![Scene {
+        name: "forgets-again",
+        promise: "A truncation that is called again after it has failed returns when enough servers have it.",
+        needs: &[GoesOn, Truncates],
+        play: forgets_again,
+    }]
+}
+
+/// The power of all servers fails, also of those that are cut off. The last ones open the log.
+async fn opens_after<S: Subject>(world: &World<S>, writer: Writer<S>, cut_off: &[usize]) {
+    drop(writer);
+    world.kill_writers(world.client());
+    world.cut_all().await;
+    cut_off.iter().for_each(|n| world.link(*n).heal());
+    world.only(&world.last()).await;
+    world.open().await.append(SHORT).await;
+}
+
+fn forgets_again<S: Subject>(stage: &Stage<S>) {
+    stage.play(stage.extent(2, 20), async |world| {
+        let writer = world.begun().await;
+        writer.append(SHORT).await;
+        let to = writer.append(SHORT).await;
+        world.settle().await;
+        let cut_off = &world.all()[world.few()..];
+        cut_off.iter().for_each(|n| world.link(*n).partition());
+        for _ in 0..2 {
+            let _any = writer.try_truncate(to).await;
+        }
+        opens_after(world, writer, cut_off).await;
+    });
+}
