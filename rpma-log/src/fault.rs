@@ -132,6 +132,8 @@ faults! {
     MakesAnew = "makes-anew",
     /// A truncation returns at once if it was called before.
     ForgetsAtOnce = "forgets-at-once",
+    /// An empty record is taken, and is not read.
+    LosesEmpty = "loses-empty",
     /// The checksum of an entry leaves out its length.
     NoLength = "no-length",
 }

@@ -181,13 +181,15 @@ impl Log {
     ///
     /// [`LogError::NoPosition`].
     pub fn read(&self, from: u64) -> Result<Option<Record>, LogError> {
+        let loses_empty = self.shared.cfg.fault() == Fault::LosesEmpty;
         self.shared.state.look(|state| {
             state.check_position(from)?;
             let mut entries = state.ring.entries(from, state.durable);
             Ok(entries.find_map(|entry| {
+                let is_kept = |record: &&[u8]| !loses_empty || !record.is_empty();
                 Some(Record {
                     at: entry.at,
-                    bytes: entry.record?.to_vec(),
+                    bytes: entry.record.filter(is_kept)?.to_vec(),
                     next: entry.next,
                 })
             }))

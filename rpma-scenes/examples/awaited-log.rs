@@ -133,6 +133,9 @@ impl scenes::Log for SharedLog {
         if open.has_failed || open.count == RECORDS {
             return Appended::Refused("it is full, or is to be opened again".to_owned());
         }
+        if record.len() > SLOT - 8 {
+            return Appended::Refused("it is longer than a slot".to_owned());
+        }
         match open.append(record).await {
             Ok(at) => Appended::Durable(at),
             Err(error) => {

@@ -161,6 +161,9 @@ impl blocking::Log for SharedLog {
                 "an earlier append has failed: open the log again".to_owned(),
             );
         }
+        if record.len() > SLOT - 8 {
+            return Appended::Refused("it is longer than a slot".to_owned());
+        }
         match open.append(record) {
             Ok(at) => Appended::Durable(at),
             Err(error) => {

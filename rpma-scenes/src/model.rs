@@ -34,8 +34,8 @@ impl Entry {
     }
 
     fn is_in(&self, memory: &[u8]) -> bool {
-        let mut windows = memory.windows(self.bytes.len());
-        windows.any(|bytes| bytes == self.bytes)
+        let mut windows = memory.windows(self.bytes.len().max(1));
+        self.bytes.is_empty() || windows.any(|bytes| bytes == self.bytes)
     }
 }
 
@@ -121,10 +121,14 @@ impl Model {
         let number = self.entries.len();
         let byte = |at: usize| (number * 37 + at * 11 + 1) as u8;
         let mut bytes: Vec<u8> = (0..len).map(byte).collect();
-        // So no two records are the same, nor the beginning of another one.
+        // So no two records are the same, nor the beginning of another one. A shorter one has the
+        // beginning of its name, which few records have.
         let name = (number as u32 + 1).to_le_bytes();
-        bytes[..4].copy_from_slice(&name);
-        bytes[len - 4..].copy_from_slice(&(len as u32).to_le_bytes());
+        let named = len.min(name.len());
+        bytes[..named].copy_from_slice(&name[..named]);
+        if len >= 2 * name.len() {
+            bytes[len - 4..].copy_from_slice(&(len as u32).to_le_bytes());
+        }
         let entry = Entry {
             bytes: bytes.clone(),
             epoch,
@@ -443,6 +447,20 @@ mod tests {
             why.ends_with("is read at 10, the place of record 1"),
             "{why}"
         );
+    }
+
+    /// Promise: records of any length are known by their bytes.
+    #[test]
+    fn records_of_any_length_are_known() {
+        let mut of = Model::default();
+        for len in [0, 1, 1, 3, 4, 4, 7, 8, 8, 40] {
+            let (number, bytes) = of.begin(1, len);
+            assert_eq!(bytes.len(), len);
+            of.end(number, Durable(10 * number as u64));
+        }
+        of.check(&read(&of, &Vec::from_iter(0..10))).expect("right");
+        fails(&of, &[0, 1, 3, 4, 5, 6, 7, 8, 9], "record 2 (at 20)");
+        assert_eq!(of.records_in(&[]), "0");
     }
 
     /// Promise: records that follow each other are a range.

@@ -46,7 +46,8 @@ pub trait Subject: Send + Sync + 'static {
 
 /// A log that is open. Dropping it ends the writer.
 pub trait Log: Send + Sync + 'static {
-    /// Appends a record. Each record of a scene has other bytes.
+    /// Appends a record. Each record of a scene has other bytes. A log may refuse an empty record,
+    /// and one that is longer than [its longest](Shape::with_records).
     fn append(&self, record: &[u8]) -> impl Future<Output = Appended> + Send;
 
     /// All records, in their order.

@@ -49,7 +49,20 @@ impl<S: Subject> Writer<S> {
 
     /// Appends a record, with any outcome. It has fewer bytes if the log takes no more.
     pub(crate) async fn try_append(&self, len: usize) -> Appended {
-        let len = len.min(self.world.shape().longest);
+        self.try_append_all(len.min(self.world.shape().longest))
+            .await
+    }
+
+    /// Appends a record of exactly so many bytes, which nothing disturbs: it is durable, or refused.
+    pub(crate) async fn append_or_not(&self, len: usize) {
+        if let Appended::Unknown(why) = self.try_append_all(len).await {
+            fail(format!(
+                "nothing disturbs an append of {len} bytes, and its outcome is unknown: {why}"
+            ));
+        }
+    }
+
+    async fn try_append_all(&self, len: usize) -> Appended {
         let (number, bytes) = self.world.model().begin(self.epoch, len);
         let act = self.world.acts().appends(self.epoch, number, len);
         let append = self.log.append(&bytes);

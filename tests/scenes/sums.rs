@@ -220,6 +220,9 @@ impl scenes::Log for Open {
         if state.replicas.len() < COPIES || number == SLOTS {
             return Appended::Refused("too few servers, or no room".to_owned());
         }
+        if record.is_empty() || record.len() > SLOT - HEAD {
+            return Appended::Refused("it is a mark, or longer than a slot".to_owned());
+        }
         let record = record.to_vec();
         state.entries.push(Entry { epoch, record });
         match state.write(number).await {

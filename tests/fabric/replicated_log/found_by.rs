@@ -39,7 +39,7 @@ pub(crate) const FOUND_BY: [(&str, &str); 21] = [
 ];
 
 /// A fault, and the first scene of the crate `rpma-scenes` that finds it (`tests/scenes`).
-pub(crate) const FOUND_BY_SCENE: [(&str, &str); 38] = [
+pub(crate) const FOUND_BY_SCENE: [(&str, &str); 39] = [
     ("visible", "partition"),
     ("platform", "partition"),
     ("posted", "was-away"),
@@ -72,6 +72,7 @@ pub(crate) const FOUND_BY_SCENE: [(&str, &str); 38] = [
     ("keeps-older", "laps"),
     ("makes-anew", "replaced"),
     ("forgets-at-once", "forgets-again"),
+    ("loses-empty", "lengths"),
     ("no-length", "damage"),
     ("trusts-records", "dies-appending"),
     ("gives-up", "minutes-away"),
