@@ -113,7 +113,7 @@ fn shows_again<S: Subject>(stage: &Stage<S>) {
                 world.link(breaks).delay(ON_ITS_WAY);
                 world.link(breaks).lose_request(lost);
                 let _any = writer.try_append(SHORT).await;
-                // At once: what is not durable there is lost.
+                // At once: a record that is only visible there is lost.
                 world.cut(breaks).await;
                 world.link(breaks).disarm();
                 last_have_all(world, writer).await.append(SHORT).await;
