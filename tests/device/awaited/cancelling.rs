@@ -1,12 +1,12 @@
 //! Futures that are dropped, after each number of polls.
 
 use rpma_async::{Conn, Op, Pool, Reactor, Refused, Setup};
+use tokio::task::JoinSet;
 
 use crate::awaited::held::{hold, release};
 use crate::awaited::support::{
-    Boxed, CLOSE, Memories, accept_next, all_slots_are_free, begun, both, connect, dropped_after,
-    fill, joined, listen, receives, run, spawn_with, take, take_messages, turns, with_ends,
-    with_reactor,
+    Boxed, CLOSE, Memories, all_slots_are_free, begun, both, connect, dropped_after, fill, joined,
+    listen, receives, run, spawn_with, take, take_messages, turns, with_ends, with_reactor,
 };
 use crate::common::prelude::*;
 
@@ -266,11 +266,18 @@ async fn connect_dropped_after(reactor: &Reactor, n: usize, spurious: bool) -> R
     let (listener, addr) = listen(reactor)?;
     let setup = receives(2);
     let server = spawn_with(&setup, |setup| async move {
+        // The kernel sends the end of a dropped client once. If that is lost, its connection has no
+        // end, and must not keep the next client waiting.
+        let mut conns = JoinSet::new();
         loop {
-            match accept_next(&listener, &setup, b"").await {
-                Ok(conn) => drop(conn.closed().await.expect("the end")),
-                Err(error) => println!("{error}"),
-            }
+            let incoming = listener.accept().await.expect("a request");
+            let setup = setup.clone();
+            conns.spawn(async move {
+                match incoming.accept(&setup, b"").await {
+                    Ok(conn) => drop(conn.closed().await.expect("the end")),
+                    Err(error) => println!("{error}"),
+                }
+            });
         }
     });
     let connecting = reactor.connect(addr, &setup, b"");
