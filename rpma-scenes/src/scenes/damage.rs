@@ -1,5 +1,7 @@
 //! A bit of a server's memory flips.
 
+use std::time::Duration;
+
 use super::Scene;
 use crate::stage::Stage;
 use crate::subject::Ability::{DetectsDamage, GoesOn};
@@ -52,6 +54,45 @@ fn damage<S: Subject>(stage: &Stage<S>) {
             let flips = format!("bit {bit} of byte {at} of the memory of {} flips", name(n));
             stage.play_from(left, async |world| {
                 world.acts().does(flips.clone());
+                world.only(&world.all()).await;
+                world.open().await.check().await;
+            });
+        }
+    }
+    damage_of_last(stage);
+}
+
+/// The others that have the last record answer later than those that lack it.
+const LATER: Duration = Duration::from_millis(20);
+
+fn damage_of_last<S: Subject>(stage: &Stage<S>) {
+    let left = stage.left(async |world| {
+        let writer = world.begun().await;
+        for n in &world.all()[..world.spare()] {
+            world.kill(*n).await;
+        }
+        writer.append(Shape::LEAST_LONGEST).await;
+        world.settle().await;
+    });
+    let record = left.model.kept().pop().expect("it was appended");
+    let has = |memory: &Vec<u8>| memory.windows(record.len()).any(|bytes| bytes == record);
+    let numbered = (0..).zip(&left.memories);
+    let have: Vec<usize> = numbered
+        .filter_map(|(n, memory)| has(memory).then_some(n))
+        .collect();
+    for n in &have {
+        for (at, bit) in bits(stage, &left.memories[*n], &record)
+            .into_iter()
+            .step_by(4)
+        {
+            let mut left = left.clone();
+            left.memories[*n][at] ^= 1 << bit;
+            let flips = format!("bit {bit} of byte {at} of the memory of {} flips", name(*n));
+            stage.play_from(left, async |world| {
+                world.acts().does(flips.clone());
+                for other in have.iter().filter(|other| *other != n) {
+                    world.link(*other).delay(LATER);
+                }
                 world.only(&world.all()).await;
                 world.open().await.check().await;
             });
