@@ -242,6 +242,19 @@ fn returns_empty<S: Subject>(stage: &Stage<S>) {
         load.join().await;
         counts_again(world, writer).await;
     });
+    // Neither an append nor the end of a connection shows an idle log that its server was away.
+    stage.play(stage.extent(1, 10), async |world| {
+        let writer = world.begun().await;
+        let last = world.last_one();
+        world.cut(last).await;
+        world.refill(last).await;
+        world.start(last).await;
+        world.sleep(RETURNS).await;
+        drop(writer);
+        world.kill_writers(world.client());
+        world.only(&world.last()).await;
+        world.open().await.append(SHORT).await;
+    });
 }
 
 /// Appends until the room of the first records was used again. The log keeps as many records as it
