@@ -88,6 +88,22 @@ fn partition<S: Subject>(stage: &Stage<S>) {
         world.only(&world.last()).await;
         world.open().await.append(SHORT).await;
     });
+    // A writer that has noticed it may refuse a record, which no server has then.
+    for noticed in [RETURNS / 3, RETURNS] {
+        stage.play(stage.extent(1, 10), async |world| {
+            let writer = world.begun().await;
+            let cut_off = &world.all()[world.few()..];
+            cut_off.iter().for_each(|n| world.link(*n).partition());
+            world.sleep(noticed).await;
+            let _any = writer.try_append(SHORT).await;
+            world.sleep(Duration::from_secs(1)).await;
+            drop(writer);
+            world.kill_writers(world.client());
+            cut_off.iter().for_each(|n| world.link(*n).heal());
+            world.only(&world.first()).await;
+            world.open().await.append(SHORT).await;
+        });
+    }
 }
 
 fn unknown_stays<S: Subject>(stage: &Stage<S>) {
