@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Scene;
 use crate::stage::Stage;
-use crate::subject::Ability::TakesOver;
+use crate::subject::Ability::{Refills, TakesOver};
 use crate::subject::{Shape, Subject};
 
 const SHORT: usize = Shape::LEAST_LONGEST;
@@ -89,5 +89,62 @@ fn frozen_writer<S: Subject>(stage: &Stage<S>) {
         world.cut_all().await;
         world.only(&world.first()).await;
         world.open().await.check().await;
+    });
+    // The servers have restarted when it goes on, and may have forgotten that it was fenced.
+    stage.play(stage.extent(1, 10), async |world| {
+        let first = world.begun().await;
+        world.freeze_writer();
+        let host = world.fabric().host("writer-2");
+        let second = world.open_on(&host).await;
+        second.append(SHORT).await;
+        second.append(SHORT).await;
+        drop(second);
+        world.kill_writers(&host);
+        world.cut_all().await;
+        world.only(&world.all()).await;
+        world.thaw_writer();
+        world.sleep(RECONNECTS).await;
+        let _any = first.try_append(SHORT).await;
+        drop(first);
+        world.kill_writers(world.client());
+        world.cut_all().await;
+        world.only(&world.first()).await;
+        world.open().await.check().await;
+    });
+    if stage.subject.shape().lacks(Refills) {
+        return;
+    }
+    // One server is new to it when it goes on, and another one has not heard of the next writer.
+    stage.play(stage.extent(1, 10), async |world| {
+        let first = world.begun().await;
+        world.freeze_writer();
+        let host = world.fabric().host("writer-2");
+        let (all, last) = (world.all(), world.last_one());
+        let unheard = world.fabric().between(&host, &world.host(last));
+        unheard.partition();
+        let second = world.open_on(&host).await;
+        second.append(SHORT).await;
+        drop(second);
+        world.kill_writers(&host);
+        unheard.heal();
+        world.refill(all[0]).await;
+        world.start(all[0]).await;
+        world.thaw_writer();
+        world.sleep(RECONNECTS).await;
+        let _any = first.try_append(SHORT).await;
+        drop(first);
+        world.kill_writers(world.client());
+        // It opens with all records, or not at all.
+        let without = &all[1..1 + world.shape().quorum().saturating_sub(1)];
+        let up: Vec<_> = all
+            .iter()
+            .copied()
+            .filter(|n| !without.contains(n))
+            .collect();
+        world.only(&up).await;
+        drop(world.try_open(&world.client().clone()).await);
+        world.kill_writers(world.client());
+        world.only(&all).await;
+        world.open().await.append(SHORT).await;
     });
 }
