@@ -16,12 +16,13 @@ const SAME_INSTANCE: &str = "same-instance";
 const NO_RECOUNT: &str = "no-recount";
 
 /// The other scenes, each with a fault that it finds as well.
-const FIND_AS_WELL: [(&str, &str); 19] = [
+const FIND_AS_WELL: [(&str, &str); 20] = [
     ("late-answer", "reads-one"),
     ("returns", "joins-ungated"),
     ("dies-joining", "reads-one"),
     ("restarts", "joins-early"),
     ("writer-dies", "no-set-back"),
+    ("writer-dies-replacing", "header-first"),
     ("dies-filling", "header-first"),
     ("two-writers", "joins-ungated"),
     ("two-replaced", "ignores-lists"),

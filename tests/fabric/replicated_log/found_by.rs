@@ -54,7 +54,7 @@ pub(crate) const FOUND_BY_SCENE: [(&str, &str); 39] = [
     ("tells-early", "unknown-stays"),
     ("joins-early", "unknown-stays"),
     ("joins-ungated", "frozen-writer"),
-    ("header-first", "writer-dies-replacing"),
+    ("header-first", "frozen-writer"),
     ("no-set-back", "other-records"),
     ("head-last", "laps-behind"),
     ("takes-place", "after-unknown"),
