@@ -351,7 +351,7 @@ impl Shared {
         })
     }
 
-    /// A fault: the server counts for what was read there.
+    /// A fault: the server counts for the records that were read there.
     fn count_shown(&self, found: &Stored) {
         let last = self
             .state

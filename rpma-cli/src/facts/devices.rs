@@ -72,7 +72,7 @@ pub(crate) struct Interface {
     pub(crate) is_elsewhere: bool,
     #[serde(skip)]
     pub(crate) addresses: Vec<IpAddr>,
-    /// Of a bond: its active member, and that of the device.
+    /// The active member of a bond, and the member that is the device's.
     #[serde(skip)]
     pub(crate) members: Option<(String, String)>,
 }

@@ -13,7 +13,8 @@ const ND: &str = "sys/bus/nd/devices";
 const ND_DRIVERS: &str = "sys/bus/nd/drivers";
 const DAX: &str = "sys/bus/dax/devices";
 const DAX_DRIVERS: &str = "sys/bus/dax/drivers";
-/// Words of `flags` (`drivers/acpi/nfit/core.c`, and `papr_scm.c` of POWER).
+/// Words of `flags` (`drivers/acpi/nfit/core.c`, and `papr_scm.c` of POWER), for which the library
+/// calls no memory of the module durable.
 const FAULTS: [&str; 5] = [
     "not_armed",
     "save_fail",
