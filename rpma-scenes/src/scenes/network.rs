@@ -1,12 +1,13 @@
 //! Answers that come late, a slow server, and appends at the same time.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::Scene;
 use crate::stage::Stage;
 use crate::subject::Ability::{GoesOn, Returns, Shares, Truncates};
 use crate::subject::{Appended, Shape, Subject};
-use crate::world::RETURNS;
+use crate::world::{RETURNS, World};
 
 const SHORT: usize = Shape::LEAST_LONGEST;
 
@@ -26,8 +27,8 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
         },
         Scene {
             name: "laps",
-            promise: "The room of forgotten records is used again for many laps, while a server is slow, and none of \
-                      them is read again.",
+            promise: "The room of forgotten records is used again for many laps, while a server is slow or the log is \
+                      full, and none of them is read again.",
             needs: &[Truncates, GoesOn],
             play: laps,
         },
@@ -94,6 +95,37 @@ fn late_answer<S: Subject>(stage: &Stage<S>) {
     });
 }
 
+/// More than the bytes of some laps, of which each round appends about one record.
+const ROUNDS: usize = 120;
+
+/// A log that is full, of which one record is forgotten at a time: the next ones may fit or not.
+async fn full_laps<S: Subject>(world: &World<S>) {
+    let writer = world.begun().await;
+    let seed = world.fabric().seed().unwrap_or(0) as usize;
+    let (mut kept, mut n) = (VecDeque::new(), seed);
+    for _ in 0..ROUNDS {
+        loop {
+            n += 1;
+            let lens = world.shape().longest - SHORT + 1;
+            match writer.try_append(SHORT + n * 37 % lens).await {
+                Appended::Durable(at) => kept.push_back(at),
+                Appended::Refused(_) | Appended::Unknown(_) => break,
+            }
+        }
+        writer.check().await;
+        kept.pop_front();
+        match kept.front() {
+            Some(to) => writer.truncate(*to).await,
+            None => break,
+        }
+    }
+    drop(writer);
+    world.kill_writers(world.client());
+    world.cut_all().await;
+    world.only(&world.last()).await;
+    world.open().await.check().await;
+}
+
 fn laps<S: Subject>(stage: &Stage<S>) {
     stage.play(stage.extent(1, 10), async |world| {
         drop(world.begun().await);
@@ -131,4 +163,5 @@ fn laps<S: Subject>(stage: &Stage<S>) {
         world.only(&world.last()).await;
         world.open().await.check().await;
     });
+    stage.play(stage.extent(1, 10), async |world| full_laps(world).await);
 }
