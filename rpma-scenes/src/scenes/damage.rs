@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use super::Scene;
-use crate::stage::Stage;
+use crate::stage::{Left, Stage};
 use crate::subject::Ability::{DetectsDamage, GoesOn};
-use crate::subject::{Shape, Subject};
-use crate::world::name;
+use crate::subject::{Appended, Shape, Subject};
+use crate::world::{RETURNS, name};
 
 pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
     vec![Scene {
         name: "damage",
         promise: "If a bit flips in the cache lines of a record on one server, the log opens with all records, as they \
-                  were appended, while all servers run.",
+                  were appended, while all servers run, and that server counts only when it is mended.",
         needs: &[GoesOn, DetectsDamage],
         play: damage,
     }]
@@ -38,6 +38,10 @@ fn bits<S: Subject>(stage: &Stage<S>, memory: &[u8], record: &[u8]) -> Vec<(usiz
     bits.collect()
 }
 
+fn flips(n: usize, (at, bit): (usize, u32)) -> String {
+    format!("bit {bit} of byte {at} of the memory of {} flips", name(n))
+}
+
 fn damage<S: Subject>(stage: &Stage<S>) {
     let left = stage.left(async |world| {
         let writer = world.begun().await;
@@ -51,7 +55,7 @@ fn damage<S: Subject>(stage: &Stage<S>) {
         for (at, bit) in bits(stage, memory, &record) {
             let mut left = left.clone();
             left.memories[n][at] ^= 1 << bit;
-            let flips = format!("bit {bit} of byte {at} of the memory of {} flips", name(n));
+            let flips = flips(n, (at, bit));
             stage.play_from(left, async |world| {
                 world.acts().does(flips.clone());
                 world.only(&world.all()).await;
@@ -60,6 +64,36 @@ fn damage<S: Subject>(stage: &Stage<S>) {
         }
     }
     damage_of_last(stage);
+    damage_that_counts(stage, &left, &record);
+}
+
+/// Others go, long after the log was opened with the damaged server. If a record is durable without
+/// them, that server counts.
+fn damage_that_counts<S: Subject>(stage: &Stage<S>, left: &Left, record: &[u8]) {
+    for (n, memory) in left.memories.iter().enumerate() {
+        for (at, bit) in bits(stage, memory, record).into_iter().step_by(8) {
+            let mut left = left.clone();
+            left.memories[n][at] ^= 1 << bit;
+            let flips = flips(n, (at, bit));
+            stage.play_from(left, async |world| {
+                world.acts().does(flips.clone());
+                let (all, up) = (world.all(), world.enough(n));
+                let away = &up[1..1 + world.spare()];
+                world.only(&all).await;
+                let writer = world.open().await;
+                world.sleep(RETURNS).await;
+                away.iter().for_each(|n| world.link(*n).partition());
+                let appended = writer.try_append(Shape::LEAST_LONGEST).await;
+                drop(writer);
+                world.kill_writers(world.client());
+                world.cut_all().await;
+                away.iter().for_each(|n| world.link(*n).heal());
+                let counts = matches!(appended, Appended::Durable(_));
+                world.only(if counts { &up } else { &all }).await;
+                world.open().await.check().await;
+            });
+        }
+    }
 }
 
 /// The others that have the last record answer later than those that lack it.
@@ -87,7 +121,7 @@ fn damage_of_last<S: Subject>(stage: &Stage<S>) {
         {
             let mut left = left.clone();
             left.memories[*n][at] ^= 1 << bit;
-            let flips = format!("bit {bit} of byte {at} of the memory of {} flips", name(*n));
+            let flips = flips(*n, (at, bit));
             stage.play_from(left, async |world| {
                 world.acts().does(flips.clone());
                 for other in have.iter().filter(|other| *other != n) {
