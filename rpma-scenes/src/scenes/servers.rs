@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Scene;
 use crate::stage::Stage;
-use crate::subject::Ability::{GoesOn, Refills, Returns, Shares};
+use crate::subject::Ability::{GoesOn, Refills, Returns, Shares, Truncates};
 use crate::subject::{Shape, Subject};
 use crate::world::{RETURNS, World};
 use crate::writer::Writer;
@@ -17,7 +17,7 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
         Scene {
             name: "was-away",
             promise: "A record that became durable while a server was away is read after that server is back, \
-                      whichever server answers first.",
+                      whichever server answers first, and one that was forgotten meanwhile is not.",
             needs: &[GoesOn],
             play: was_away,
         },
@@ -60,25 +60,33 @@ pub(super) async fn append_to_few<S: Subject>(world: &World<S>, lens: &[usize]) 
     let writer = world.begun().await;
     let cut_off = &world.all()[world.few()..];
     cut_off.iter().for_each(|n| world.link(*n).partition());
+    append_at_once(world, &writer, lens).await;
+    drop(writer);
+    world.kill_writers(world.client());
+    cut_off.iter().for_each(|n| world.link(*n).heal());
+}
+
+/// Appends such records, with any outcomes. At once: a writer may take none after an unknown one.
+pub(super) async fn append_at_once<S: Subject>(
+    world: &World<S>,
+    writer: &Writer<S>,
+    lens: &[usize],
+) {
     if world.shape().lacks(Shares) {
         for len in lens {
             let _any = writer.try_append(*len).await;
         }
-    } else {
-        // At once: a writer may take no record after an unknown one.
-        let appends = lens.iter().map(|len| {
-            let (writer, len) = (writer.clone(), *len);
-            world.spawn(world.client(), async move {
-                let _any = writer.try_append(len).await;
-            })
-        });
-        for append in Vec::from_iter(appends) {
-            append.join().await;
-        }
+        return;
     }
-    drop(writer);
-    world.kill_writers(world.client());
-    cut_off.iter().for_each(|n| world.link(*n).heal());
+    let appends = lens.iter().map(|len| {
+        let (writer, len) = (writer.clone(), *len);
+        world.spawn(world.client(), async move {
+            let _any = writer.try_append(len).await;
+        })
+    });
+    for append in Vec::from_iter(appends) {
+        append.join().await;
+    }
 }
 
 fn partition<S: Subject>(stage: &Stage<S>) {
@@ -133,6 +141,24 @@ fn was_away<S: Subject>(stage: &Stage<S>) {
             world.link(n).delay(Duration::from_millis(5));
         }
         world.only(&world.all()).await;
+        world.open().await.check().await;
+    });
+    if stage.subject.shape().lacks(Truncates) {
+        return;
+    }
+    // Others have missed a truncation, and nothing after it.
+    stage.play(stage.extent(2, 20), async |world| {
+        let writer = world.begun().await;
+        let to = writer.append(SHORT).await;
+        world.settle().await;
+        let (first, all) = (world.first(), world.all());
+        world.only(&first).await;
+        writer.truncate(to).await;
+        drop(writer);
+        world.kill_writers(world.client());
+        let away = &all[first.len()..];
+        let with = &first[..first.len() - away.len()];
+        world.only(&[with, away].concat()).await;
         world.open().await.check().await;
     });
 }
