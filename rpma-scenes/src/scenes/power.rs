@@ -126,7 +126,7 @@ fn cuts_in_recovery<S: Subject>(stage: &Stage<S>) {
 }
 
 /// Appends until the log is full. Returns the positions of the records.
-async fn fill<S: Subject>(world: &World<S>, writer: &Writer<S>) -> Vec<u64> {
+pub(super) async fn fill<S: Subject>(world: &World<S>, writer: &Writer<S>) -> Vec<u64> {
     let (mut positions, longest) = (Vec::new(), world.shape().longest);
     while positions.len() < 10 * world.shape().records {
         match writer.try_append(longest).await {
@@ -167,6 +167,41 @@ fn room<S: Subject>(stage: &Stage<S>) {
             append.join().await;
         };
         stage.cut((seed, stage.extent(2, 1)), prepare, program);
+    }
+    if !stage.subject.shape().lacks(GoesOn) {
+        room_of_slow(stage);
+    }
+}
+
+/// Longer than the others need for a truncation and some records.
+const SLOW: Duration = Duration::from_millis(500);
+
+/// A truncation and the records in the room of the forgotten ones wait for a slow server together.
+fn room_of_slow<S: Subject>(stage: &Stage<S>) {
+    let prepare = async |world: &World<S>| {
+        let Shape {
+            longest, records, ..
+        } = *world.shape();
+        let (writer, mut positions) = (world.begun().await, Vec::new());
+        for _ in 0..records - 3 {
+            positions.push(writer.append(longest).await);
+        }
+        world.settle().await;
+        (writer, positions[positions.len() / 2])
+    };
+    let program = async |world: &World<S>, (writer, to): (Writer<S>, u64)| {
+        let slow = world.link(world.last_one());
+        slow.delay(SLOW);
+        writer.append(SHORT).await;
+        writer.truncate(to).await;
+        for _ in 0..5 {
+            let _any = writer.try_append(world.shape().longest).await;
+        }
+        slow.delay(Duration::ZERO);
+        world.settle().await;
+    };
+    for seed in 1..=stage.extent(1, 10) {
+        stage.cut((seed, stage.extent(4, 1)), prepare, program);
     }
 }
 
