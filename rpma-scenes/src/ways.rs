@@ -33,6 +33,9 @@ impl<S: Subject> World<S> {
     }
 }
 
+/// More requests than clients send in some seconds, if the first one of each connection is lost.
+const ALL: usize = 1000;
+
 /// The network between two hosts.
 pub(crate) struct Way<'a, S: Subject> {
     world: &'a World<S>,
@@ -64,6 +67,15 @@ impl<S: Subject> Way<'_, S> {
     pub(crate) fn lose_request(&self, nth: usize) {
         self.does(&format!("loses request {nth} from now on"));
         self.link.lose_request(nth as u32);
+    }
+
+    /// The `nth` request from now on does not arrive, nor does any after it, also of connections that
+    /// are made after it.
+    pub(crate) fn lose_all_from(&self, nth: usize) {
+        self.does(&format!("loses each request from request {nth} on"));
+        for nth in nth..nth + ALL {
+            self.link.lose_request(nth as u32);
+        }
     }
 
     /// It loses no more requests.

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use super::Scene;
+use super::power::fill;
 use crate::stage::Stage;
-use crate::subject::Ability::GoesOn;
+use crate::subject::Ability::{GoesOn, Truncates};
 use crate::subject::{Shape, Subject};
 use crate::world::World;
+use crate::writer::Writer;
 
 const SHORT: usize = Shape::LEAST_LONGEST;
 
@@ -14,7 +16,8 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
     vec![
         Scene {
             name: "dies-appending",
-            promise: "If a writer dies in the middle of an append, the next one makes durable all that it has read.",
+            promise: "If a writer dies in the middle of an append or of a truncation, the next one makes durable all \
+                      that it has read.",
             needs: &[],
             play: dies_appending,
         },
@@ -74,6 +77,37 @@ fn dies_appending<S: Subject>(stage: &Stage<S>) {
         // The power fails once: when the last append is durable.
         stage.cut((9 + nth as u64, 1), prepare, async |_, ()| {});
     }
+    if stage.subject.shape().lacks(Truncates) {
+        return;
+    }
+    for lost in 1..=REQUESTS {
+        let prepare = async |world: &World<S>| dies_truncating(world, lost).await;
+        stage.cut((lost as u64, 1), prepare, async |_, _| {});
+    }
+}
+
+/// A writer dies in the middle of a truncation, and the next one uses the room of the forgotten
+/// records again.
+async fn dies_truncating<S: Subject>(world: &World<S>, lost: usize) -> Writer<S> {
+    let writer = world.begun().await;
+    let positions = fill(world, &writer).await;
+    world.settle().await;
+    let all = world.all();
+    all.iter().for_each(|n| world.link(*n).lose_all_from(lost));
+    let truncate = world.spawn(world.client(), {
+        let (writer, to) = (writer.clone(), positions[positions.len() / 2]);
+        async move {
+            let _any = writer.try_truncate(to).await;
+        }
+    });
+    world.settle().await;
+    world.kill_writers(world.client());
+    truncate.join().await;
+    drop(writer);
+    all.iter().for_each(|n| world.link(*n).disarm());
+    let writer = world.open().await;
+    fill(world, &writer).await;
+    writer
 }
 
 fn reads_unknown<S: Subject>(stage: &Stage<S>) {
