@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::Scene;
-use super::servers::append_to_few;
+use super::servers::{append_at_once, append_to_few};
 use crate::exec::Handle;
 use crate::stage::Stage;
 use crate::subject::Ability::{GoesOn, Refills, Returns, TakesOver, Truncates};
@@ -328,17 +328,62 @@ fn other_records<S: Subject>(stage: &Stage<S>) {
     // The servers count again, and still have some of those records.
     stage.play(stage.extent(3, 20), async |world| {
         let (few, writer) = have_others(world, 6).await;
-        come_back(world, (few.clone(), writer.clone())).await;
-        let away = &world.all()[few.len()..][..world.spare()];
-        away.iter().for_each(|n| world.link(*n).partition());
-        writer.append(SHORT).await;
-        drop(writer);
-        world.kill_writers(world.client());
-        world.cut_all().await;
-        away.iter().for_each(|n| world.link(*n).heal());
-        let few = &few[..world.shape().quorum() - away.len()];
-        world.only(&[few, away].concat()).await;
-        world.open().await.append(SHORT).await;
+        few_open(world, few, writer).await;
+    });
+    if stage.subject.shape().lacks(Truncates) {
+        return;
+    }
+    stage.play(stage.extent(3, 20), async |world| {
+        let (few, writer) = have_forgotten(world).await;
+        few_open(world, few, writer).await;
+    });
+}
+
+/// These servers come back. When they count again, they open the log with those that go then.
+async fn few_open<S: Subject>(world: &World<S>, few: Vec<usize>, writer: Writer<S>) {
+    come_back(world, (few.clone(), writer.clone())).await;
+    let away = &world.all()[few.len()..][..world.spare()];
+    away.iter().for_each(|n| world.link(*n).partition());
+    writer.append(SHORT).await;
+    drop(writer);
+    world.kill_writers(world.client());
+    world.cut_all().await;
+    away.iter().for_each(|n| world.link(*n).heal());
+    let few = &few[..world.shape().quorum() - away.len()];
+    world.only(&[few, away].concat()).await;
+    world.open().await.append(SHORT).await;
+}
+
+/// The first servers are away. They have forgotten records that the log keeps, and may have others in
+/// their room.
+async fn have_forgotten<S: Subject>(world: &World<S>) -> (Vec<usize>, Writer<S>) {
+    let Shape {
+        longest, records, ..
+    world.sleep(Duration::from_millis(1)).await;
+    append_at_once(world, &writer, &vec![longest; records / 2]).await;
+    truncate.join().await;
+    drop(writer);
+    world.kill_writers(world.client());
+    cut_off.iter().for_each(|n| world.link(*n).heal());
+    world.only(&world.last()).await;
+    let writer = world.open().await;
+    writer.append(SHORT).await;
+    (world.all()[..world.few()].to_vec(), writer)
+    } = *world.shape();
+    let writer = world.begun().await;
+    let mut positions = Vec::new();
+    for _ in 0..records - 4 {
+        positions.push(writer.append(longest).await);
+    }
+    world.settle().await;
+    let cut_off = &world.all()[world.few()..];
+    cut_off.iter().for_each(|n| world.link(*n).partition());
+    let to = positions[positions.len() / 2];
+    let truncate = world.spawn(world.client(), {
+        let writer = writer.clone();
+        async move {
+            let _any = writer.try_truncate(to).await;
+        }
     });
 }
 
