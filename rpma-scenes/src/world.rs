@@ -401,6 +401,12 @@ impl<S: Subject> World<S> {
             .is_some_and(|serving| !serving.is_finished())
     }
 
+    /// Whether a server has a connection.
+    pub(crate) fn is_connected(&self, n: usize) -> bool {
+        let objects = self.host(n).objects();
+        objects.get("qp").is_some_and(|count| *count > 0)
+    }
+
     /// Ends the program of a server. Its memory has all bytes that were written.
     pub(crate) async fn kill(&self, n: usize) {
         let serving = locked(&self.0.servers)[n].serving.take();

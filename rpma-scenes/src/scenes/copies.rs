@@ -7,7 +7,7 @@ use super::joins::{counts_again, was_away};
 use crate::stage::Stage;
 use crate::subject::Ability::{GoesOn, Returns, Shares, Truncates};
 use crate::subject::{Shape, Subject};
-use crate::world::{RETURNS, World};
+use crate::world::{RETURNS, World, fail, name};
 use crate::writer::Writer;
 
 const SHORT: usize = Shape::LEAST_LONGEST;
@@ -55,13 +55,25 @@ async fn last_have_all<S: Subject>(world: &World<S>, writer: Writer<S>) -> Write
 
 /// Longer than a log tries to connect before it reports an error.
 const AWAY: Duration = Duration::from_secs(150);
+/// So each run has another moment of the pauses between the log's attempts.
+const LATER: Duration = Duration::from_secs(7);
 
 fn minutes_away<S: Subject>(stage: &Stage<S>) {
-    stage.play(stage.extent(1, 10), async |world| {
+    stage.play(stage.extent(12, 40), async |world| {
         let (last, writer) = was_away(world).await;
-        world.acts().does(format!("{AWAY:?} pass"));
-        world.sleep(AWAY).await;
+        let run = world.fabric().seed().unwrap_or(1);
+        let away = AWAY + LATER * (run as u32 - 1);
+        world.acts().does(format!("{away:?} pass"));
+        world.sleep(away).await;
         world.start(last).await;
+        world.sleep(RETURNS).await;
+        // A record that waits for it would give it more time.
+        if !world.is_connected(last) {
+            fail(format!(
+                "{} has no connection {RETURNS:?} after it has come back",
+                name(last)
+            ));
+        }
         counts_again(world, writer).await;
     });
 }

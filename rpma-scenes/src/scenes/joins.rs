@@ -129,9 +129,7 @@ impl Load {
 
     /// Goes on until a server has a connection, and for some records more.
     async fn until_connected<S: Subject>(&self, world: &World<S>, n: usize) {
-        let host = world.host(n);
-        let is_connected = || host.objects().get("qp").is_some_and(|count| *count > 0);
-        while !is_connected() {
+        while !world.is_connected(n) {
             if self.task.is_finished() {
                 fail(format!(
                     "{} has no connection after {LONGEST_LOAD:?} of load",
