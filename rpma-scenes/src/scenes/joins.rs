@@ -59,20 +59,6 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
             play: writer_dies,
         },
         Scene {
-            name: "writer-dies-replacing",
-            promise: "A writer that dies while it fills a server with empty memory leaves a log that opens with all \
-                      records, or does not open.",
-            needs: &[GoesOn, Refills, TakesOver],
-            play: writer_dies_replacing,
-        },
-        Scene {
-            name: "dies-filling",
-            promise: "A server with empty memory may lose its power at any moment while it is filled, and the log \
-                      opens with all records, or does not open.",
-            needs: &[GoesOn, Returns, Refills],
-            play: dies_filling,
-        },
-        Scene {
             name: "restarts",
             promise: "A server that loses its power between any two steps, and starts again, makes no append fail.",
             needs: &[GoesOn, Returns],
@@ -89,7 +75,7 @@ struct Load {
 }
 
 /// The load keeps so many of its records. So one that a server has skipped is not forgotten at once.
-const KEPT: usize = 6;
+pub(super) const KEPT: usize = 6;
 /// The load goes on so long at most.
 const LONGEST_LOAD: Duration = Duration::from_secs(120);
 
@@ -357,16 +343,6 @@ async fn few_open<S: Subject>(world: &World<S>, few: Vec<usize>, writer: Writer<
 async fn have_forgotten<S: Subject>(world: &World<S>) -> (Vec<usize>, Writer<S>) {
     let Shape {
         longest, records, ..
-    world.sleep(Duration::from_millis(1)).await;
-    append_at_once(world, &writer, &vec![longest; records / 2]).await;
-    truncate.join().await;
-    drop(writer);
-    world.kill_writers(world.client());
-    cut_off.iter().for_each(|n| world.link(*n).heal());
-    world.only(&world.last()).await;
-    let writer = world.open().await;
-    writer.append(SHORT).await;
-    (world.all()[..world.few()].to_vec(), writer)
     } = *world.shape();
     let writer = world.begun().await;
     let mut positions = Vec::new();
@@ -383,11 +359,21 @@ async fn have_forgotten<S: Subject>(world: &World<S>) -> (Vec<usize>, Writer<S>)
             let _any = writer.try_truncate(to).await;
         }
     });
+    world.sleep(Duration::from_millis(1)).await;
+    append_at_once(world, &writer, &vec![longest; records / 2]).await;
+    truncate.join().await;
+    drop(writer);
+    world.kill_writers(world.client());
+    cut_off.iter().for_each(|n| world.link(*n).heal());
+    world.only(&world.last()).await;
+    let writer = world.open().await;
+    writer.append(SHORT).await;
+    (world.all()[..world.few()].to_vec(), writer)
 }
 
 /// The writer opens the log, and dies so many steps after it has begun to do so. Returns the steps
 /// until it has brought all servers up to date.
-async fn opens_and_dies<S: Subject>(world: &World<S>, step: u64) -> u64 {
+pub(super) async fn opens_and_dies<S: Subject>(world: &World<S>, step: u64) -> u64 {
     let (begun, host) = (world.fabric().steps(), world.client().clone());
     let dies = world.kill_writer_at(begun.saturating_add(step));
     let opened = world.try_open(&host).await;
@@ -399,7 +385,11 @@ async fn opens_and_dies<S: Subject>(world: &World<S>, step: u64) -> u64 {
 }
 
 /// Plays a scene in which a writer dies, at some of its steps. The later ones come first.
-fn at_steps<S: Subject>(stage: &Stage<S>, count: u64, scene: impl AsyncFn(&World<S>, u64) -> u64) {
+pub(super) fn at_steps<S: Subject>(
+    stage: &Stage<S>,
+    count: u64,
+    scene: impl AsyncFn(&World<S>, u64) -> u64,
+) {
     let steps = AtomicUsize::new(0);
     stage.play_one(1, async |world| {
         let took = scene(world, u64::MAX).await;
@@ -429,124 +419,6 @@ fn writer_dies<S: Subject>(stage: &Stage<S>) {
         world.open().await.append(SHORT).await;
         steps
     });
-}
-
-const SLOW: Duration = Duration::from_millis(20);
-
-/// The last server has empty memory, and others lack a record that it had. Returns all of them.
-async fn has_lost<S: Subject>(world: &World<S>, writer: Writer<S>) -> Vec<usize> {
-    let (all, last) = (world.all(), world.last_one());
-    let away = &all[1..1 + world.spare()];
-    let others: Vec<_> = all.iter().copied().filter(|n| !away.contains(n)).collect();
-    world.only(&others).await;
-    writer.append(world.shape().longest).await;
-    drop(writer);
-    world.kill_writers(world.client());
-    world.refill(last).await;
-    // The servers that have missed the record are slower than the empty one.
-    away.iter().for_each(|n| world.link(*n).delay(SLOW));
-    world.only(&all).await;
-    [away, &[last]].concat()
-}
-
-async fn opens_or_not<S: Subject>(world: &World<S>, up: &[usize]) {
-    world.only(up).await;
-    // Without a server that has the record it may not open.
-    let opened = world.try_open(&world.client().clone()).await;
-    drop(opened);
-    world.kill_writers(world.client());
-    world.only(&world.all()).await;
-    world.open().await.append(SHORT).await;
-}
-
-/// Appends and forgets records until those that are kept lie on both sides of the end of their room.
-async fn wrap<S: Subject>(world: &World<S>, writer: &Writer<S>) {
-    let Shape {
-        longest, records, ..
-    } = *world.shape();
-    let (mut positions, mut before) = (VecDeque::new(), None);
-    // A log may have room for more than its records.
-    for _ in 0..10 * records {
-        positions.push_back(writer.append(longest).await);
-        if positions.len() > KEPT {
-            writer.truncate(positions[1]).await;
-            positions.pop_front();
-        }
-        let place = world.last_place();
-        if place < before {
-            break;
-        }
-        before = place;
-    }
-}
-
-fn writer_dies_replacing<S: Subject>(stage: &Stage<S>) {
-    at_steps(stage, stage.extent(12, 200), async |world, step| {
-        let writer = world.begun().await;
-        let up = has_lost(world, writer).await;
-        let steps = opens_and_dies(world, step).await;
-        opens_or_not(world, &up).await;
-        steps
-    });
-    if stage.subject.shape().lacks(Truncates) {
-        return;
-    }
-    // The empty server gets the records in two parts, and it is slow.
-    for nth in 0..stage.extent(24, 200) {
-        stage.play_one(nth + 1, async |world| {
-            let writer = world.begun().await;
-            wrap(world, &writer).await;
-            let up = has_lost(world, writer).await;
-            world.link(world.last_one()).delay(SLOW);
-            let dies = world.spawn(&world.fabric().host("scene"), {
-                let (world, time) = (world.clone(), SLOW / 2 * nth as u32 + SLOW / 4);
-                async move {
-                    world.sleep(time).await;
-                    world.kill_writers(world.client());
-                }
-            });
-            let opened = world.try_open(&world.client().clone()).await;
-            dies.join().await;
-            drop(opened);
-            world.settle().await;
-            opens_or_not(world, &up).await;
-        });
-    }
-}
-
-fn dies_filling<S: Subject>(stage: &Stage<S>) {
-    let prepare = async |world: &World<S>| {
-        let writer = world.begun().await;
-        let (all, last) = (world.all(), world.last_one());
-        let away = &all[1..1 + world.spare()];
-        for n in away {
-            world.kill(*n).await;
-        }
-        // So it gets more than one line.
-        for len in [SHORT, world.shape().longest, SHORT] {
-            writer.append(len).await;
-        }
-        world.refill(last).await;
-        world.model().lack(&[away, &[last]].concat());
-        (last, writer)
-    };
-    let program = async |world: &World<S>, (last, writer): (usize, Writer<S>)| {
-        world.start(last).await;
-        let memory = &world.pmems()[last];
-        let is_filled = || world.model().is_whole_in(&memory.bytes());
-        // Not longer: the writer looks for the others meanwhile, and the power fails each time.
-        for _ in 0..RETURNS.as_secs() {
-            if is_filled() {
-                break;
-            }
-            world.sleep(Duration::from_secs(1)).await;
-        }
-        world.settle().await;
-        writer.check().await;
-    };
-    for seed in stage.turns(2) {
-        stage.cut((seed, stage.extent(16, 1)), prepare, program);
-    }
 }
 
 fn restarts<S: Subject>(stage: &Stage<S>) {

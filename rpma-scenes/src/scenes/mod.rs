@@ -4,6 +4,7 @@ mod calls;
 mod copies;
 mod damage;
 mod faults;
+mod fills;
 mod joins;
 mod network;
 mod power;
@@ -30,6 +31,7 @@ pub(crate) fn scenes<S: Subject>() -> Vec<Scene<S>> {
     all.extend(network::scenes());
     all.extend(calls::scenes());
     all.extend(joins::scenes());
+    all.extend(fills::scenes());
     all.extend(replaces::scenes());
     all.extend(damage::scenes());
     all.extend(power::scenes());
