@@ -95,8 +95,8 @@ fn late_answer<S: Subject>(stage: &Stage<S>) {
     });
 }
 
-/// More than the bytes of some laps, of which each round appends about one record.
-const ROUNDS: usize = 120;
+/// So many rounds are some laps, as each appends about one record.
+const ROUNDS: usize = 60;
 
 /// A log that is full, of which one record is forgotten at a time: the next ones may fit or not.
 async fn full_laps<S: Subject>(world: &World<S>) {

@@ -201,7 +201,7 @@ fn room_of_slow<S: Subject>(stage: &Stage<S>) {
         world.settle().await;
     };
     for seed in 1..=stage.extent(1, 10) {
-        stage.cut((seed, stage.extent(4, 1)), prepare, program);
+        stage.cut((seed, stage.extent(8, 1)), prepare, program);
     }
 }
 
