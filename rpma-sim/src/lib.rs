@@ -100,7 +100,7 @@
 //! | `order/` | the order of threads, time that stands still, and choices that another run repeats |
 //! | `sync/` | locks and channels of programs |
 //! | `choices.rs`, `explore/` | the source of all choices, and the orders of a program |
-//! | `repeat.rs`, `sweep.rs`, `shifted.rs`, `steps.rs`, `origin.rs` | a test with a seed, a program under faults, faults that have only shifted the order, actions at a step, the program's lines |
+//! | `repeat.rs`, `sweep.rs`, `failed.rs`, `shifted.rs`, `steps.rs`, `origin.rs` | a test with a seed, a program under faults, its failure, faults that have only shifted the order, actions at a step, the program's lines |
 //! | `fuzz.rs` | a property of the texts that a test takes, in tests and for a fuzz target |
 //! | `miri.rs` | a system call that Miri lacks |
 
@@ -121,6 +121,7 @@ mod error_state;
 mod explore;
 mod fabric;
 mod fail;
+mod failed;
 mod fetch;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -166,6 +167,7 @@ pub use self::caller::{InPlace, Place};
 pub use self::explore::{Explore, Explored, ExploredLevel, FailedOrder, explore};
 pub use self::fabric::{Fabric, Host, Nic};
 pub use self::fail::{Failing, How};
+pub use self::failed::FailedFault;
 pub use self::here::Entered;
 pub use self::links::Link;
 pub use self::order::Trace;
@@ -176,7 +178,7 @@ pub use self::power::{
 pub use self::profile::Profile;
 pub use self::repeat::repeatable;
 pub use self::steps::AtStep;
-pub use self::sweep::{storm, sweep, sweep_events};
+pub use self::sweep::{find_fault, find_faults, storm, sweep, sweep_events};
 pub use self::thread::JoinHandle;
 #[doc(hidden)]
 pub use self::wait::{lock, pause, random, spun, undivided, wait, wait_to_serve};

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,24 +11,25 @@ use rustix::io::Errno;
 
 use crate::cm::{BY_ITSELF, NOTICES};
 use crate::fabric::Fabric;
+use crate::failed::{Failed, FailedFault};
 use crate::here;
 use crate::links;
 use crate::order::mix;
 use crate::power::{self, quietly};
 use crate::profile::Profile;
 use crate::repeat::number;
-use crate::shifted::{self, Shifted};
+use crate::shifted;
 use crate::state::Shared;
 use crate::steps::AtStep;
 
 /// The variable that has the only faults of a sweep.
-const ONLY: &str = "RPMA_SIM_FAULT";
+pub(crate) const ONLY: &str = "RPMA_SIM_FAULT";
 
 /// The variable has this for a run without any fault.
 const NONE: &str = "no fault";
 
 /// The variable has this before faults, for a run with the choices of theirs and without them.
-const ORDER: &str = "order of ";
+pub(crate) const ORDER: &str = "order of ";
 
 /// At so many steps hosts fail; of more, at every second one or fewer.
 const STEPS: u64 = 200;
@@ -246,32 +247,26 @@ impl Only {
         })
     }
 
-    fn run(&self, profile: &Profile, program: &impl Fn(&Fabric)) {
+    fn run(&self, profile: &Profile, program: &impl Fn(&Fabric)) -> Result<(), Failed> {
         power::be_able_to_be_quiet();
         if !self.is_order {
-            drop(run(profile, &self.faults, program));
-            return;
+            return run(profile, &self.faults, program).map(drop);
         }
         let shifted = shifted::without_the_fault(profile, &|fabric, with_them| {
             try_run(fabric, if with_them { &self.faults } else { &[] }, program)
         });
-        if let Some(shifted) = shifted {
-            fail_by_order(shifted, &self.faults);
-        }
+        shifted.map_or(Ok(()), |shifted| {
+            Err(Failed::by_order(shifted, &text_of(&self.faults)))
+        })
     }
 }
 
-fn fail_by_order(shifted: Shifted, faults: &[RunFault]) -> ! {
-    let text = text_of(faults);
-    eprintln!(
-        "without a fault, in the order of the run with \"{text}\": run it alone with {ONLY}=\"{ORDER}{text}\""
-    );
-    eprintln!("    {}", shifted.difference);
-    resume_unwind(shifted.panic)
-}
-
-/// Runs a program with these faults. If it panics, so does this, after it has printed them.
-fn run(profile: &Profile, faults: &[RunFault], program: &impl Fn(&Fabric)) -> Fabric {
+/// Runs a program with these faults.
+fn run(
+    profile: &Profile,
+    faults: &[RunFault],
+    program: &impl Fn(&Fabric),
+) -> Result<Fabric, Failed> {
     let fabric = Fabric::seeded(profile.clone(), 1);
     if let Err(panic) = try_run(&fabric, faults, program) {
         let again = |fabric: &Fabric, with_them: bool| {
@@ -282,7 +277,7 @@ fn run(profile: &Profile, faults: &[RunFault], program: &impl Fn(&Fabric)) -> Fa
             _ => shifted::fails_alike(profile, &again, &*panic),
         };
         if let Some(shifted) = shifted {
-            fail_by_order(shifted, faults);
+            return Err(Failed::by_order(shifted, &text_of(faults)));
         }
         let text = text_of(faults);
         let with = match faults.len() {
@@ -290,14 +285,11 @@ fn run(profile: &Profile, faults: &[RunFault], program: &impl Fn(&Fabric)) -> Fa
             1 => format!("with the fault \"{text}\""),
             _ => format!("with the faults \"{text}\""),
         };
-        eprintln!("{with}: run it alone with {ONLY}=\"{text}\"");
         let state = fabric.shared().lock_quietly();
         let happened = state.failures.with_origins(&state.hosts);
-        drop(state);
-        happened.iter().for_each(|fault| eprintln!("    {fault}"));
-        resume_unwind(panic);
+        return Err(Failed::new((&with, text), &happened, panic));
     }
-    fabric
+    Ok(fabric)
 }
 
 fn try_run(
@@ -354,11 +346,30 @@ fn try_run(
 ///
 /// If the program panics, or if the value of the variable is not a fault.
 pub fn sweep(profile: &Profile, program: impl Fn(&Fabric)) -> usize {
-    run_each(profile, program, |extent| {
-        let mut faults = extent.faults().concat();
-        faults.extend(extent.notices());
-        faults
-    })
+    let runs = run_each(Only::find(), profile, &program, single_faults);
+    runs.unwrap_or_else(|failed| failed.print())
+}
+
+/// As [`sweep`], for a test that expects a failure. It prints nothing.
+///
+/// # Errors
+///
+/// The first run that fails.
+///
+/// # Panics
+///
+/// If the value of the variable is not a fault.
+pub fn find_fault(profile: &Profile, program: impl Fn(&Fabric)) -> Result<usize, FailedFault> {
+    let only = Only::find();
+    Ok(quietly(|| {
+        run_each(only, profile, &program, single_faults)
+    })?)
+}
+
+fn single_faults(extent: &Extent) -> Vec<RunFault> {
+    let mut faults = extent.faults().concat();
+    faults.extend(extent.notices());
+    faults
 }
 
 /// Runs a program as [`sweep`] does, with other faults: at each step, each host gets one of the
@@ -371,27 +382,28 @@ pub fn sweep(profile: &Profile, program: impl Fn(&Fabric)) -> usize {
 ///
 /// [`Host::cm_event`]: crate::Host::cm_event
 pub fn sweep_events(profile: &Profile, program: impl Fn(&Fabric)) -> usize {
-    run_each(profile, program, |extent| {
+    let runs = run_each(Only::find(), profile, &program, |extent| {
         let each = |step| BY_ITSELF.map(|event| (step, event));
         extent.events(extent.every_step().flat_map(each))
-    })
+    });
+    runs.unwrap_or_else(|failed| failed.print())
 }
 
 /// Runs a program with each of the faults that are chosen after a run without any.
 fn run_each(
+    only: Option<Only>,
     profile: &Profile,
-    program: impl Fn(&Fabric),
+    program: &impl Fn(&Fabric),
     choose: impl FnOnce(&Extent) -> Vec<RunFault>,
-) -> usize {
-    if let Some(only) = Only::find() {
-        only.run(profile, &program);
-        return 1;
+) -> Result<usize, Failed> {
+    if let Some(only) = only {
+        return only.run(profile, program).map(|()| 1);
     }
-    let faults = choose(&Extent::of(profile, &program));
+    let faults = choose(&Extent::of(profile, program)?);
     for fault in &faults {
-        run(profile, std::slice::from_ref(fault), &program);
+        run(profile, std::slice::from_ref(fault), program)?;
     }
-    faults.len() + 1
+    Ok(faults.len() + 1)
 }
 
 /// Runs a program as [`sweep`] does, `runs` times, with two to four faults at once. A seed draws
@@ -411,17 +423,44 @@ fn run_each(
 ///
 /// As [`sweep`].
 pub fn storm(profile: &Profile, runs: u64, program: impl Fn(&Fabric)) {
-    if let Some(only) = Only::find() {
-        only.run(profile, &program);
-        return;
+    let ran = run_several(Only::find(), profile, runs, &program);
+    ran.unwrap_or_else(|failed| failed.print());
+}
+
+/// As [`storm`], for a test that expects a failure. It prints nothing.
+///
+/// # Errors
+///
+/// As [`find_fault`].
+///
+/// # Panics
+///
+/// As [`find_fault`].
+pub fn find_faults(
+    profile: &Profile,
+    runs: u64,
+    program: impl Fn(&Fabric),
+) -> Result<(), FailedFault> {
+    let only = Only::find();
+    Ok(quietly(|| run_several(only, profile, runs, &program))?)
+}
+
+fn run_several(
+    only: Option<Only>,
+    profile: &Profile,
+    runs: u64,
+    program: &impl Fn(&Fabric),
+) -> Result<(), Failed> {
+    if let Some(only) = only {
+        return only.run(profile, program);
     }
-    let all = Extent::of(profile, &program).faults();
+    let all = Extent::of(profile, program)?.faults();
     let first = number("RPMA_SIM_SEED").unwrap_or(1);
     for seed in first..first.saturating_add(runs) {
         let mut faults = drawn(&all, seed);
         let fails = |faults: &[RunFault]| {
             let fabric = Fabric::seeded(profile.clone(), 1);
-            try_run(&fabric, faults, &program).is_err()
+            try_run(&fabric, faults, program).is_err()
         };
         if fails(&faults) {
             // Without the panics that only answer a question.
@@ -435,10 +474,10 @@ pub fn storm(profile: &Profile, runs: u64, program: impl Fn(&Fabric)) {
                     at += 1
                 }
             }
-            eprintln!("seed {seed}:");
-            run(profile, &faults, &program);
+            run(profile, &faults, program).map_err(|failed| failed.of_seed(seed))?;
         }
     }
+    Ok(())
 }
 
 /// Two to four faults. Each kind is as likely as the others.
@@ -470,18 +509,18 @@ struct Extent {
 
 impl Extent {
     /// By a run without any fault.
-    fn of(profile: &Profile, program: &impl Fn(&Fabric)) -> Self {
+    fn of(profile: &Profile, program: &impl Fn(&Fabric)) -> Result<Self, Failed> {
         power::be_able_to_be_quiet();
-        let fabric = run(profile, &[], program);
+        let fabric = run(profile, &[], program)?;
         let calls = fabric.calls().into_iter().collect();
         let steps = fabric.steps();
         let state = fabric.shared().lock_quietly();
-        Self {
+        Ok(Self {
             calls,
             requests: state.links.requests(),
             hosts: state.hosts.clone(),
             steps,
-        }
+        })
     }
 
     fn every_step(&self) -> impl Iterator<Item = u64> {

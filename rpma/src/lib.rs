@@ -413,10 +413,11 @@ pub mod sim {
     pub use rpma_sys::sim::wait_to_serve;
     #[doc(inline)]
     pub use rpma_sys::sim::{
-        AtStep, Cut, Entered, Errno, Explore, Explored, ExploredLevel, Fabric, FailedOrder,
-        Failing, Host, How, Image, Images, InPlace, JoinHandle, JointImages, Link, Loss, Nic,
-        Place, Platform, Pmem, Profile, Trace, Visited, explore, now, persisted, preempt_posts,
-        repeatable, seen, sleep, stored, storm, sweep, sweep_events, wait_readable,
+        AtStep, Cut, Entered, Errno, Explore, Explored, ExploredLevel, Fabric, FailedFault,
+        FailedOrder, Failing, Host, How, Image, Images, InPlace, JoinHandle, JointImages, Link,
+        Loss, Nic, Place, Platform, Pmem, Profile, Trace, Visited, explore, find_fault,
+        find_faults, now, persisted, preempt_posts, repeatable, seen, sleep, stored, storm, sweep,
+        sweep_events, wait_readable,
     };
 }
 

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rpma::sim::{storm, sweep};
+use rpma::sim::{find_fault, find_faults, storm, sweep};
 
 use crate::common::prelude::*;
 use crate::common::program::command_alone;
@@ -180,6 +180,26 @@ fn a_storm_prints_the_faults_that_it_needs() -> Result {
     assert_eq!(faults.split("; ").count(), 2, "{faults}");
     assert_eq!(fault(&run(Some(&faults))?)?, faults);
     Ok(())
+}
+
+/// A test that expects a failure gets the faults, their lines and the panic. A right program passes.
+#[test]
+fn a_test_gets_the_faults() {
+    let failed = find_fault(&Profile::STRICT, wants_no_error).expect_err("a call fails");
+    let first = format!(
+        "with the fault \"{0}\": run it alone with {FAULT}=\"{0}\"",
+        failed.fault
+    );
+    assert_eq!(failed.lines[0], first);
+    assert!(failed.lines[1].starts_with("    on "), "{failed}");
+    assert!(failed.text.starts_with("a connection: "), "{failed}");
+    let both = |fabric: &Fabric| drop(append(fabric, Safe::FailedOnBoth));
+    let runs = find_fault(&Profile::STRICT, both).expect("two faults are needed");
+    assert!(runs > 500, "{runs}");
+    let failed = find_faults(&Profile::STRICT, 200, both).expect_err("two faults");
+    assert_eq!(failed.fault.split("; ").count(), 2, "{failed}");
+    assert!(failed.lines[0].starts_with("seed "), "{failed}");
+    assert!(failed.lines[1].contains(&failed.fault), "{failed}");
 }
 
 /// Runs another test of this program, with the variable that asks it for a wrong program; returns
