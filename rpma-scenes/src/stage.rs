@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rpma::sim::{Explore, Fabric, Platform, Pmem, Profile, storm, sweep};
+use rpma::sim::{Explore, Fabric, Platform, Pmem, Profile, find_fault, find_faults};
 
 use crate::cuts::Cuts;
 use crate::exec::Executor;
@@ -18,8 +18,6 @@ use crate::world::{World, fail};
 
 /// A scene on hosts of one kind.
 pub(crate) struct Stage<S: Subject> {
-    /// The name of the scene.
-    pub(crate) name: &'static str,
     pub(crate) subject: Arc<S>,
     pub(crate) profile: Profile,
     pub(crate) platform: Platform,
@@ -246,32 +244,19 @@ impl<S: Subject> Stage<S> {
         is_chosen: impl Fn(usize) -> bool,
     ) -> usize {
         let runs = Cell::new(0);
-        self.named(|| {
-            sweep(&self.profile, |fabric| {
-                if is_chosen(runs.replace(runs.get() + 1)) {
-                    self.play_on(fabric, scene);
-                }
-            })
-        })
+        let found = find_fault(&self.profile, |fabric| {
+            if is_chosen(runs.replace(runs.get() + 1)) {
+                self.play_on(fabric, scene);
+            }
+        });
+        found.unwrap_or_else(|failed| fail(failed.to_string()))
     }
 
     /// Plays a scene under several faults at once, with so many seeds.
     pub(crate) fn storm(&self, seeds: u64, scene: impl AsyncFn(&World<S>)) {
         self.part.replace("several faults".to_owned());
-        self.named(|| storm(&self.profile, seeds, |fabric| self.play_on(fabric, &scene)));
-    }
-
-    /// Names the scene after the lines that the simulator has printed on a run that fails.
-    fn named<T>(&self, run: impl FnOnce() -> T) -> T {
-        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-            eprintln!(
-                "    in the scene {} on {}, {}",
-                self.name,
-                self.profile.name(),
-                self.platform
-            );
-            resume_unwind(panic)
-        })
+        let found = find_faults(&self.profile, seeds, |fabric| self.play_on(fabric, &scene));
+        found.unwrap_or_else(|failed| fail(failed.to_string()));
     }
 }
 

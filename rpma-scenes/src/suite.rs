@@ -202,7 +202,6 @@ impl<S: Subject> Suite<S> {
     ) -> Played {
         let (begun, shape) = (Instant::now(), self.subject.shape());
         let stage = Stage {
-            name: scene.name,
             subject: Arc::clone(&self.subject),
             profile: profile.clone(),
             platform: *platform,

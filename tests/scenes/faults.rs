@@ -127,6 +127,27 @@ fn the_report_has_the_records_of_each_server() {
     }
 }
 
+/// Promise: the report of a scene under faults has those that the failure needs, and their places.
+#[test]
+fn the_report_has_the_faults() {
+    for (scene, with) in [
+        ("each-fault", "\nwith the fault \""),
+        ("several-faults", "\nwith the faults \""),
+    ] {
+        let report = report_of("keeps-epoch", scene);
+        let after = report.split_once(with).expect(&report).1;
+        let lines: Vec<_> = after.lines().collect();
+        let (fault, rest) = lines[0].split_once('"').expect(&report);
+        let alone = format!(": run it alone with RPMA_SIM_FAULT=\"{fault}\"");
+        assert_eq!(rest, alone, "{report}");
+        let happened = lines[1..]
+            .iter()
+            .take_while(|line| line.starts_with("    "));
+        let places = happened.filter(|line| line.contains("on ") && line.contains(", at "));
+        assert_eq!(places.count(), fault.split("; ").count(), "{report}");
+    }
+}
+
 /// Promise: the report of damage has the bit.
 #[test]
 fn the_report_of_damage_has_the_bit() {
