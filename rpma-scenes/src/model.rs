@@ -5,7 +5,7 @@
 
 mod texts;
 
-use self::texts::Lost;
+use self::texts::{Broken, Lost};
 use crate::subject::{Appended, Record};
 
 /// A record that was appended.
@@ -207,29 +207,27 @@ impl Model {
     }
 
     /// Judges the records that a writer has read.
-    pub(crate) fn check(&self, read: &[Record]) -> Result<(), String> {
+    pub(crate) fn check(&self, read: &[Record]) -> Result<(), Broken> {
         if let Some(broken) = &self.broken {
-            return Err(broken.clone());
+            return Err(broken.clone().into());
         }
         let mut found: Vec<Option<usize>> = vec![None; self.entries.len()];
         let mut before: Option<&Record> = None;
         for (place, record) in read.iter().enumerate() {
             let number = self.named(record)?;
             if found[number].replace(place).is_some() {
-                return Err(format!("record {number} is read twice"));
+                return Err(format!("record {number} is read twice").into());
             }
             self.check_one(number, record)?;
             if let Some(before) = before.filter(|before| before.at >= record.at) {
-                return Err(format!(
-                    "record {number} is at {}, after one at {}",
-                    record.at, before.at
-                ));
+                let (at, before) = (record.at, before.at);
+                return Err(format!("record {number} is at {at}, after one at {before}").into());
             }
             before = Some(record);
         }
         self.check_order(&found)?;
         self.check_missing(&found)
-            .map_err(|lost| lost.text(read, &found))
+            .map_err(|lost| lost.broken(read, &found))
     }
 
     /// The number of a record that was read.
@@ -320,6 +318,7 @@ impl Model {
                         false => "was durable, and is lost",
                     };
                     return Err(Lost {
+                        number,
                         at: Some(at),
                         why: format!("record {number} (at {at}) {lost}"),
                     });
@@ -329,6 +328,7 @@ impl Model {
                     let at = of.read_at;
                     let place = at.map_or_else(String::new, |at| format!(" at {at}"));
                     return Err(Lost {
+                        number,
                         at,
                         why: format!(
                             "the outcome of record {number} was unknown, it was read{place}, and now it is lost"
@@ -389,7 +389,7 @@ mod tests {
     }
 
     fn fails(model: &Model, numbers: &[usize], with: &str) {
-        let why = model.check(&read(model, numbers)).expect_err(with);
+        let why = model.check(&read(model, numbers)).expect_err(with).why;
         assert!(why.contains(with), "{why}");
     }
 
@@ -411,14 +411,14 @@ mod tests {
         fails(&of, &[0, 2, 3], "refused");
         let mut other = read(&of, &[0, 2]);
         other[1].bytes.push(0);
-        let why = of.check(&other).expect_err("damaged");
+        let why = of.check(&other).expect_err("damaged").why;
         assert!(why.contains("damaged"), "{why}");
         other[1].bytes = vec![9; 30];
-        let why = of.check(&other).expect_err("of no writer");
+        let why = of.check(&other).expect_err("of no writer").why;
         assert!(why.contains("no writer"), "{why}");
         let mut moved = read(&of, &[0, 2]);
         moved[1].at += 1;
-        let why = of.check(&moved).expect_err("moved");
+        let why = of.check(&moved).expect_err("moved").why;
         assert!(why.contains("is read at"), "{why}");
     }
 
@@ -429,20 +429,20 @@ mod tests {
         let mut of = model(&[Durable(0), Durable(10), UNKNOWN, UNKNOWN]);
         let mut other = read(&of, &[0, 2]);
         other[1].at = 10;
-        let why = of.check(&other).expect_err("lost");
+        let why = of.check(&other).expect_err("lost").why;
         let right = "record 1 (at 10) was durable, and is lost: record 2 is read in its place";
         assert_eq!(why, right);
         of.settle(2, &read(&of, &[0, 1, 2]));
         let mut other = read(&of, &[0, 1]);
         let (_, bytes) = of.begin(2, 40);
         other.push(Record { at: 20, bytes });
-        let why = of.check(&other).expect_err("lost");
+        let why = of.check(&other).expect_err("lost").why;
         let right = "the outcome of record 2 was unknown, it was read at 20, and now it is lost: record 4 is read in \
                      its place";
         assert_eq!(why, right);
         let mut moved = read(&of, &[0, 1]);
         moved[0].at = 10;
-        let why = of.check(&moved).expect_err("moved");
+        let why = of.check(&moved).expect_err("moved").why;
         assert!(
             why.ends_with("is read at 10, the place of record 1"),
             "{why}"
@@ -560,7 +560,7 @@ mod tests {
                 bytes: of.entries[0].bytes.clone(),
             },
         ];
-        let why = of.check(&read).expect_err("the other order");
+        let why = of.check(&read).expect_err("the other order").why;
         assert!(why.contains("is read after"), "{why}");
         of.entries[1].begun = 0;
         of.check(&read).expect("right");

@@ -13,7 +13,7 @@ use crate::acts::Acts;
 use crate::exec::{self, Handle};
 use crate::model::Model;
 use crate::subject::{Opening, Server, Shape, Subject};
-use crate::writer::Writer;
+use crate::writer::{Before, Writer};
 
 const PORT: u16 = 7204;
 /// Longer than a server needs until it listens.
@@ -47,7 +47,10 @@ pub(crate) fn name(n: usize) -> String {
 
 pub(crate) fn names(servers: &[usize]) -> String {
     let names: Vec<_> = servers.iter().map(|n| name(*n)).collect();
-    names.join(", ")
+    match names.is_empty() {
+        true => "no server".to_owned(),
+        false => names.join(", "),
+    }
 }
 
 /// A server of the log.
@@ -393,6 +396,11 @@ impl<S: Subject> World<S> {
         servers.iter().enumerate().filter_map(result).collect()
     }
 
+    /// The servers whose programs run.
+    pub(crate) fn serving(&self) -> Vec<usize> {
+        self.slots().filter(|n| self.is_serving(*n)).collect()
+    }
+
     /// Whether the program of a server runs.
     pub(crate) fn is_serving(&self, n: usize) -> bool {
         let slot = &locked(&self.0.servers)[n];
@@ -534,6 +542,7 @@ impl<S: Subject> World<S> {
         host: &Host,
         servers: &[usize],
     ) -> Result<Writer<S>, String> {
+        let before = Before::new(self);
         let epoch = self.0.epoch.fetch_add(1, Ordering::Relaxed) + 1;
         let opening = Opening {
             addr: host.addr().into(),
@@ -551,17 +560,7 @@ impl<S: Subject> World<S> {
             .map_or_else(Clone::clone, |_| "open".to_owned());
         self.acts().answers(act, answer);
         let writer = Writer::new(Arc::new(log?), self, host, epoch);
-        let read = writer.read().await;
-        let mut model = self.model();
-        let judged = model.check(&read);
-        judged.unwrap_or_else(|why| {
-            fail(format!(
-                "{why}. Writer {epoch} has read {}",
-                model.text(&read)
-            ))
-        });
-        model.settle(epoch, &read);
-        drop(model);
+        writer.settle(&before).await;
         Ok(writer)
     }
 
@@ -569,10 +568,9 @@ impl<S: Subject> World<S> {
     pub(crate) async fn open_on(&self, host: &Host) -> Writer<S> {
         let opened = self.try_open(host).await;
         opened.unwrap_or_else(|error| {
-            let up: Vec<_> = self.slots().filter(|n| self.is_serving(*n)).collect();
             fail(format!(
                 "the log does not open, and {} run: {error}{}",
-                names(&up),
+                names(&self.serving()),
                 self.returned()
             ))
         })

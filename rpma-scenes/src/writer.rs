@@ -1,12 +1,39 @@
-//! [`Writer`]: a log that is open. Its calls are acts of the scene, and the judge has their outcomes.
+//! [`Writer`]: a log that is open. Its calls are acts of the scene, and the judge has their outcomes
+//! and the records that it reads.
 
 use std::sync::Arc;
 
-use rpma::sim::Host;
+use rpma::sim::{Host, Pmem};
 
 use crate::exec;
+use crate::model::Model;
 use crate::subject::{Appended, Log as _, Record, Subject};
-use crate::world::{World, fail, name};
+use crate::world::{World, fail, name, names};
+
+/// The servers before a writer reads, for the report of a record that is lost. Its opening may
+/// overwrite the record.
+pub(crate) struct Before {
+    /// The servers that run.
+    up: Vec<usize>,
+    memories: Vec<Vec<u8>>,
+}
+
+impl Before {
+    pub(crate) fn new<S: Subject>(world: &World<S>) -> Self {
+        let memories = world.pmems().iter().map(Pmem::bytes_quietly).collect();
+        let up = world.serving();
+        Self { up, memories }
+    }
+
+    /// Which servers had the bytes of a record.
+    fn text(&self, model: &Model, number: usize) -> String {
+        let mut had = Vec::from_iter(0..self.memories.len());
+        had.retain(|n| model.is_in(number, &self.memories[*n]));
+        let only = if had.len() == 1 { "only " } else { "" };
+        let (up, had) = (names(&self.up), names(&had));
+        format!("{up} ran, and {only}{had} had the bytes of record {number}")
+    }
+}
 
 /// The writer of a log.
 pub(crate) struct Writer<S: Subject> {
@@ -142,12 +169,53 @@ impl<S: Subject> Writer<S> {
 
     /// Reads all records, and judges them.
     pub(crate) async fn check(&self) {
-        let read = self.read().await;
-        let mut model = self.world.model();
-        let judged = model.check(&read);
-        judged.unwrap_or_else(|why| {
-            fail(format!("{why}. Its writer has read {}", model.text(&read)))
-        });
-        model.keep(&read);
+        let before = Before::new(&self.world);
+        let read = self.judged("read", &before).await;
+        self.world.model().keep(&read);
+    }
+
+    /// The same after the opening, which decides about the records of the writers before.
+    pub(crate) async fn settle(&self, before: &Before) {
+        let read = self.judged("opened the log", before).await;
+        self.world.model().settle(self.epoch, &read);
+    }
+
+    /// Reads all records, which are right.
+    async fn judged(&self, act: &str, before: &Before) -> Vec<Record> {
+        let (read, epoch) = (self.read().await, self.epoch);
+        let model = self.world.model();
+        if let Err(broken) = model.check(&read) {
+            let lost = broken.lost.map_or_else(String::new, |number| {
+                let before = before.text(&model, number);
+                format!(". Before writer {epoch} {act}, {before}")
+            });
+            let (why, read) = (broken.why, model.text(&read));
+            fail(format!("{why}{lost}. Writer {epoch} has read {read}"));
+        }
+        read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: a record that is lost has the servers that had it, also if none had.
+    #[test]
+    fn a_lost_record_has_its_servers() {
+        let mut model = Model::default();
+        let [one, two, none] = [20, 30, 40].map(|len| model.begin(1, len));
+        let memories = vec![two.1.clone(), vec![0; 9], [one.1, two.1].concat()];
+        let up = vec![0, 1];
+        let before = Before { up, memories };
+        let text = |number| before.text(&model, number);
+        let ran = "server-0, server-1 ran, and ";
+        for (number, had) in [
+            (one.0, "only server-2 had the bytes of record 0"),
+            (two.0, "server-0, server-2 had the bytes of record 1"),
+            (none.0, "no server had the bytes of record 2"),
+        ] {
+            assert_eq!(text(number), format!("{ran}{had}"));
+        }
     }
 }

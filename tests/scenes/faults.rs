@@ -127,6 +127,36 @@ fn the_report_has_the_records_of_each_server() {
     }
 }
 
+/// Promise: a record that is lost is reported with the servers that had it before the opening, also
+/// in an image, and if the opening has overwritten it.
+#[test]
+fn the_report_of_a_lost_record_has_its_servers() {
+    for (name, scene, right) in [
+        (
+            "reads-one",
+            "was-away",
+            "record 1 (at 64) was durable, and is lost. Before writer 2 opened the log, server-0, server-1, server-2 \
+             ran, and server-0, server-1 had the bytes of record 1. Writer 2 ",
+        ),
+        (
+            "posted",
+            "joint-cuts",
+            "record 1 (at 64) was durable, and is lost. Before writer 12 opened the log, server-1, server-2 ran, and \
+             only server-0 had the bytes of record 1. Writer 12 ",
+        ),
+        (
+            "takes-place",
+            "after-unknown",
+            "record 2 (at 64) was durable, and is lost: record 1 is read in its place. Before writer 2 opened the log, \
+             server-0, server-2 ran, and server-0, server-1 had the bytes of record 2. Writer 2 ",
+        ),
+    ] {
+        let report = report_of(name, scene);
+        let why = report.lines().nth(2).expect("a third line");
+        assert!(why.starts_with(right), "{report}");
+    }
+}
+
 /// Promise: the report of a scene under faults has those that the failure needs, and their places.
 #[test]
 fn the_report_has_the_faults() {

@@ -4,8 +4,23 @@ use super::{Entry, Model};
 use crate::course::ranges;
 use crate::subject::Record;
 
+/// A broken promise.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub(crate) why: String,
+    /// The record that should have been read, if it is one.
+    pub(crate) lost: Option<usize>,
+}
+
+impl From<String> for Broken {
+    fn from(why: String) -> Self {
+        Self { why, lost: None }
+    }
+}
+
 /// A record that should have been read.
 pub(super) struct Lost {
+    pub(super) number: usize,
     pub(super) why: String,
     /// Its position, if that is known.
     pub(super) at: Option<u64>,
@@ -13,13 +28,15 @@ pub(super) struct Lost {
 
 impl Lost {
     /// With the record that was read in its place.
-    pub(super) fn text(&self, read: &[Record], found: &[Option<usize>]) -> String {
+    pub(super) fn broken(self, read: &[Record], found: &[Option<usize>]) -> Broken {
         let place = read.iter().position(|record| Some(record.at) == self.at);
         let other = place.and_then(|place| found.iter().position(|found| *found == Some(place)));
-        match other {
+        let why = match other {
             Some(other) => format!("{}: record {other} is read in its place", self.why),
-            None => self.why.clone(),
-        }
+            None => self.why,
+        };
+        let lost = Some(self.number);
+        Broken { why, lost }
     }
 }
 
@@ -43,15 +60,15 @@ impl Model {
         }
     }
 
+    /// Whether the bytes of a record are in a memory, in one piece.
+    pub(crate) fn is_in(&self, number: usize, memory: &[u8]) -> bool {
+        self.entries[number].is_in(memory)
+    }
+
     /// The numbers of the records whose bytes are in a memory, in one piece.
     pub(crate) fn records_in(&self, memory: &[u8]) -> String {
-        let is_there = |(number, of): (usize, &Entry)| of.is_in(memory).then_some(number);
-        let numbers: Vec<_> = self
-            .entries
-            .iter()
-            .enumerate()
-            .filter_map(is_there)
-            .collect();
+        let mut numbers = Vec::from_iter(0..self.entries.len());
+        numbers.retain(|number| self.is_in(*number, memory));
         match numbers.is_empty() {
             true => "none".to_owned(),
             false => ranges(&numbers),
