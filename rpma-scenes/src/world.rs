@@ -301,13 +301,17 @@ impl<S: Subject> World<S> {
         self.pmems().iter().find_map(place)
     }
 
+    /// Lets time pass. Only a second or more is an act, so that pauses of a load are none.
     pub(crate) async fn sleep(&self, time: Duration) {
+        if time >= Duration::from_secs(1) {
+            self.acts().does(format!("the scene waits for {time:?}"));
+        }
         exec::sleep(S::BLOCKS, time).await;
     }
 
-    /// Lets the requests of the last calls arrive everywhere.
+    /// Lets the requests of the last calls arrive everywhere. It is no act, as most scenes begin so.
     pub(crate) async fn settle(&self) {
-        self.sleep(SETTLES).await;
+        exec::sleep(S::BLOCKS, SETTLES).await;
     }
 
     pub(crate) fn spawn<F>(&self, host: &Host, task: F) -> Handle<F::Output>

@@ -178,6 +178,20 @@ fn the_report_has_the_faults() {
     }
 }
 
+/// Promise: the report has the waits of a scene, and not the pauses in which requests arrive.
+#[test]
+fn the_report_has_the_waits() {
+    let report = report_of("gives-up", "minutes-away");
+    let lines = report.lines().map(str::trim);
+    let lines = lines.skip_while(|line| !line.starts_with("the scene waits for "));
+    let [away, starts, returns, ..] = Vec::from_iter(lines)[..] else {
+        panic!("{report}");
+    };
+    assert!(away.starts_with("the scene waits for 1"), "{report}");
+    assert!(starts.contains(" starts at "), "{report}");
+    assert_eq!(returns, "the scene waits for 30s", "{report}");
+}
+
 /// Promise: the report of damage has the bit.
 #[test]
 fn the_report_of_damage_has_the_bit() {

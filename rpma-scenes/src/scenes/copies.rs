@@ -63,7 +63,6 @@ fn minutes_away<S: Subject>(stage: &Stage<S>) {
         let (last, writer) = was_away(world).await;
         let run = world.fabric().seed().unwrap_or(1);
         let away = AWAY + LATER * (run as u32 - 1);
-        world.acts().does(format!("{away:?} pass"));
         world.sleep(away).await;
         world.start(last).await;
         world.sleep(RETURNS).await;
