@@ -524,6 +524,11 @@ mod tests {
         }
         fails(&of, &[0, 2], "missing between");
         fails(&of, &[0, 1], "lost");
+        // Later openings may have forgotten more of them.
+        let mut some = of.clone();
+        some.settle(2, &read(&of, &[1, 2]));
+        some.check(&read(&of, &[2])).expect("right");
+        fails(&some, &[0, 1, 2], "has not read it");
         of.settle(2, &read(&of, &[2]));
         fails(&of, &[1, 2], "has not read it");
         of.forgot(20);
