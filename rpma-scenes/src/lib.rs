@@ -55,6 +55,7 @@ mod cuts;
 mod ends;
 mod exec;
 mod model;
+mod openings;
 mod scenes;
 mod stage;
 mod subject;

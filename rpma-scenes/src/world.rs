@@ -12,8 +12,7 @@ use rpma::sim::{AtStep, Fabric, Host, Platform, Pmem};
 use crate::acts::Acts;
 use crate::exec::{self, Handle};
 use crate::model::Model;
-use crate::subject::{Opening, Server, Shape, Subject};
-use crate::writer::{Before, Writer};
+use crate::subject::{Server, Shape, Subject};
 
 const PORT: u16 = 7204;
 /// Longer than a server needs until it listens.
@@ -169,6 +168,10 @@ impl<S: Subject> World<S> {
         self
     }
 
+    pub(crate) fn subject(&self) -> &S {
+        &self.0.subject
+    }
+
     pub(crate) fn shape(&self) -> &Shape {
         &self.0.shape
     }
@@ -219,6 +222,10 @@ impl<S: Subject> World<S> {
 
     pub(crate) fn last_epoch(&self) -> u64 {
         self.0.epoch.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn next_epoch(&self) -> u64 {
+        self.0.epoch.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// The host of the usual writer.
@@ -525,77 +532,5 @@ impl<S: Subject> World<S> {
     /// Ends all servers.
     pub(crate) async fn stop(&self) {
         self.only(&[]).await;
-    }
-
-    /// Opens the log as its next writer. In a change, with one of its two lists.
-    pub(crate) async fn try_open(&self, host: &Host) -> Result<Writer<S>, String> {
-        let mut why = String::new();
-        let lists = self.model().lists();
-        for list in lists {
-            match self.try_open_with(host, &list).await {
-                Ok(writer) => return Ok(writer),
-                Err(error) => why = error,
-            }
-        }
-        Err(why)
-    }
-
-    /// Opens the log with these servers, and judges the records that it reads.
-    pub(crate) async fn try_open_with(
-        &self,
-        host: &Host,
-        servers: &[usize],
-    ) -> Result<Writer<S>, String> {
-        let before = Before::new(self);
-        let epoch = self.0.epoch.fetch_add(1, Ordering::Relaxed) + 1;
-        let opening = Opening {
-            addr: host.addr().into(),
-            servers: servers.iter().map(|n| self.addr(*n)).collect(),
-            epoch,
-            platform: self.0.platform,
-            host: host.clone(),
-        };
-        let act = self.acts().calls(format!("writer {epoch} opens the log"));
-        let open = self.0.subject.open(opening);
-        let log = exec::on(S::BLOCKS, host, "open", open).await;
-        let log = log.map_err(|error| error.to_string());
-        let answer = log
-            .as_ref()
-            .map_or_else(Clone::clone, |_| "open".to_owned());
-        self.acts().answers(act, answer);
-        let writer = Writer::new(Arc::new(log?), self, host, epoch);
-        writer.settle(&before).await;
-        Ok(writer)
-    }
-
-    /// As [`try_open`](Self::try_open), where a log has to open.
-    pub(crate) async fn open_on(&self, host: &Host) -> Writer<S> {
-        let opened = self.try_open(host).await;
-        opened.unwrap_or_else(|error| {
-            fail(format!(
-                "the log does not open, and {} run: {error}{}",
-                names(&self.serving()),
-                self.returned()
-            ))
-        })
-    }
-
-    pub(crate) async fn open(&self) -> Writer<S> {
-        self.open_on(&self.client().clone()).await
-    }
-
-    /// A log that all servers have, with one durable record.
-    pub(crate) async fn begun(&self) -> Writer<S> {
-        self.begun_on(&self.all()).await
-    }
-
-    /// A log that only these servers have, with one durable record.
-    pub(crate) async fn begun_on(&self, up: &[usize]) -> Writer<S> {
-        self.only(up).await;
-        let writer = self.open().await;
-        self.settle().await;
-        writer.append(Shape::LEAST_LONGEST).await;
-        self.settle().await;
-        writer
     }
 }
