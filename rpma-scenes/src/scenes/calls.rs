@@ -1,8 +1,11 @@
 //! Calls with an unusual argument, and calls that come again.
 
-use super::Scene;
+use std::time::Duration;
+
+use super::replaces::FAR;
+use super::{Scene, replaces};
 use crate::stage::Stage;
-use crate::subject::Ability::{GoesOn, Truncates};
+use crate::subject::Ability::{GoesOn, Replaces, Truncates};
 use crate::subject::{Shape, Subject};
 use crate::world::World;
 use crate::writer::Writer;
@@ -20,20 +23,25 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
         },
         Scene {
             name: "forgets-again",
-            promise: "A truncation that is called again after it has failed returns when enough servers have it.",
-            needs: &[GoesOn, Truncates],
+            promise: "A truncation or a change of the servers that is called again after it has failed returns when \
+                      enough servers have it.",
+            needs: &[GoesOn],
             play: forgets_again,
         },
     ]
 }
 
-/// The power of all servers fails, also of those that are cut off. The last ones open the log.
-async fn opens_after<S: Subject>(world: &World<S>, writer: Writer<S>, cut_off: &[usize]) {
+/// The power of all servers fails, also of those that are cut off. Then some of them open the log.
+async fn opens_after<S: Subject>(
+    world: &World<S>,
+    writer: Writer<S>,
+    (cut_off, up): (&[usize], &[usize]),
+) {
     drop(writer);
     world.kill_writers(world.client());
     world.cut_all().await;
     cut_off.iter().for_each(|n| world.link(*n).heal());
-    world.only(&world.last()).await;
+    world.only(up).await;
     world.open().await.append(SHORT).await;
 }
 
@@ -52,21 +60,56 @@ fn lengths<S: Subject>(stage: &Stage<S>) {
             writer.append(len).await;
         }
         writer.check().await;
-        opens_after(world, writer, &[]).await;
+        opens_after(world, writer, (&[], &world.last())).await;
     });
 }
 
 fn forgets_again<S: Subject>(stage: &Stage<S>) {
-    stage.play(stage.extent(2, 20), async |world| {
-        let writer = world.begun().await;
-        writer.append(SHORT).await;
-        let to = writer.append(SHORT).await;
-        world.settle().await;
-        let cut_off = &world.all()[world.few()..];
-        cut_off.iter().for_each(|n| world.link(*n).partition());
-        for _ in 0..2 {
-            let _any = writer.try_truncate(to).await;
-        }
-        opens_after(world, writer, cut_off).await;
-    });
+    let lacks = |ability| stage.subject.shape().lacks(ability);
+    if !lacks(Truncates) {
+        stage.play(stage.extent(2, 20), async |world| {
+            let writer = world.begun().await;
+            writer.append(SHORT).await;
+            let to = writer.append(SHORT).await;
+            world.settle().await;
+            let cut_off = cut_off(world);
+            for _ in 0..2 {
+                let _any = writer.try_truncate(to).await;
+            }
+            opens_after(world, writer, (&cut_off, &world.last())).await;
+        });
+    }
+    if !lacks(Replaces) {
+        replaces_again(stage);
+    }
+}
+
+/// The others are cut off at some moment of the change.
+fn replaces_again<S: Subject>(stage: &Stage<S>) {
+    for (seed, time) in replaces::times(stage, 400, 8) {
+        stage.play_one(seed, async |world| {
+            let (writer, [old, new]) = replaces::begun(world).await;
+            world.delay_all(FAR);
+            let change = world.spawn(world.client(), {
+                let writer = writer.clone();
+                async move { writer.try_replace(old, new).await.is_ok() }
+            });
+            world.sleep(time).await;
+            let cut_off = cut_off(world);
+            let is_done = change.join().await || writer.try_replace(old, new).await.is_ok();
+            world.delay_all(Duration::ZERO);
+            let up = match is_done {
+                true => world.last(),
+                false => world.enough(0),
+            };
+            opens_after(world, writer, (&cut_off, &up)).await;
+        });
+    }
+}
+
+/// Too few servers for a record are left to the writer.
+fn cut_off<S: Subject>(world: &World<S>) -> Vec<usize> {
+    let cut_off = world.all()[world.few()..].to_vec();
+    cut_off.iter().for_each(|n| world.link(*n).partition());
+    cut_off
 }

@@ -72,7 +72,7 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
 
 /// A log that all servers have, and another server that runs. Returns the last server, and the other
 /// one.
-async fn begun<S: Subject>(world: &World<S>) -> (Writer<S>, [usize; 2]) {
+pub(super) async fn begun<S: Subject>(world: &World<S>) -> (Writer<S>, [usize; 2]) {
     let writer = world.begun().await;
     let (last, new) = (world.last_one(), world.add_server());
     world.start(new).await;
@@ -150,7 +150,7 @@ fn old_list<S: Subject>(stage: &Stage<S>) {
 }
 
 /// Longer than the steps of a change towards other servers.
-const FAR: Duration = Duration::from_millis(100);
+pub(super) const FAR: Duration = Duration::from_millis(100);
 
 fn slow_change<S: Subject>(stage: &Stage<S>) {
     stage.play(stage.extent(1, 20), async |world| {
@@ -181,7 +181,7 @@ async fn after_change<S: Subject>(
 }
 
 /// Times after the begin of a change, with seeds: more than it takes.
-fn times<S: Subject>(
+pub(super) fn times<S: Subject>(
     stage: &Stage<S>,
     most: u64,
     short: u64,
