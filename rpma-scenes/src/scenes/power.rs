@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Scene;
-use super::servers::append_to_few;
+use super::servers::{append_at_once, append_to_few};
 use crate::stage::Stage;
 use crate::subject::Ability::{GoesOn, Shares, Truncates};
 use crate::subject::{Appended, Shape, Subject};
@@ -167,6 +167,16 @@ fn room<S: Subject>(stage: &Stage<S>) {
             append.join().await;
         };
         stage.cut((seed, stage.extent(2, 1)), prepare, program);
+        // A log that refuses a record when it is full gets it after the truncation has begun.
+        let program = async |world: &World<S>, (writer, to): (Writer<S>, u64)| {
+            let truncate = world.spawn(world.client(), {
+                let writer = writer.clone();
+                async move { writer.truncate(to).await }
+            });
+            append_at_once(world, &writer, &[world.shape().longest; 2]).await;
+            truncate.join().await;
+        };
+        stage.cut((seed, stage.extent(4, 1)), prepare, program);
     }
     if !stage.subject.shape().lacks(GoesOn) {
         room_of_slow(stage);
