@@ -6,6 +6,7 @@ use super::Scene;
 use crate::stage::Stage;
 use crate::subject::Ability::{Refills, TakesOver};
 use crate::subject::{Shape, Subject};
+use crate::world::World;
 
 const SHORT: usize = Shape::LEAST_LONGEST;
 
@@ -114,37 +115,49 @@ fn frozen_writer<S: Subject>(stage: &Stage<S>) {
     if stage.subject.shape().lacks(Refills) {
         return;
     }
-    // One server is new to it when it goes on, and another one has not heard of the next writer.
-    stage.play(stage.extent(1, 10), async |world| {
-        let first = world.begun().await;
-        world.freeze_writer();
-        let host = world.fabric().host("writer-2");
-        let (all, last) = (world.all(), world.last_one());
-        let unheard = world.fabric().between(&host, &world.host(last));
-        unheard.partition();
-        let second = world.open_on(&host).await;
-        second.append(SHORT).await;
-        drop(second);
-        world.kill_writers(&host);
-        unheard.heal();
-        world.refill(all[0]).await;
-        world.start(all[0]).await;
-        world.thaw_writer();
-        world.sleep(RECONNECTS).await;
-        let _any = first.try_append(SHORT).await;
-        drop(first);
-        world.kill_writers(world.client());
-        // It opens with all records, or not at all.
-        let without = &all[1..1 + world.shape().quorum().saturating_sub(1)];
-        let up: Vec<_> = all
-            .iter()
-            .copied()
-            .filter(|n| !without.contains(n))
-            .collect();
-        world.only(&up).await;
-        drop(world.try_open(&world.client().clone()).await);
-        world.kill_writers(world.client());
-        world.only(&all).await;
-        world.open().await.append(SHORT).await;
-    });
+    // One server is new to it when it goes on, and another one has not heard of the next writer. It
+    // reaches the others, or does not.
+    for is_alone in [false, true] {
+        stage.play(stage.extent(1, 10), async |world| {
+            goes_on(world, is_alone).await
+        });
+    }
+}
+
+async fn goes_on<S: Subject>(world: &World<S>, is_alone: bool) {
+    let first = world.begun().await;
+    world.freeze_writer();
+    let host = world.fabric().host("writer-2");
+    let (all, last) = (world.all(), world.last_one());
+    let unheard = world.fabric().between(&host, &world.host(last));
+    unheard.partition();
+    let second = world.open_on(&host).await;
+    second.append(SHORT).await;
+    drop(second);
+    world.kill_writers(&host);
+    unheard.heal();
+    world.refill(all[0]).await;
+    world.start(all[0]).await;
+    let others = &all[1..all.len() - 1];
+    if is_alone {
+        others.iter().for_each(|n| world.link(*n).partition());
+    }
+    world.thaw_writer();
+    world.sleep(RECONNECTS).await;
+    let _any = first.try_append(SHORT).await;
+    drop(first);
+    world.kill_writers(world.client());
+    others.iter().for_each(|n| world.link(*n).heal());
+    // It opens with all records, or not at all.
+    let without = &all[1..1 + world.shape().quorum().saturating_sub(1)];
+    let up: Vec<_> = all
+        .iter()
+        .copied()
+        .filter(|n| !without.contains(n))
+        .collect();
+    world.only(&up).await;
+    drop(world.try_open(&world.client().clone()).await);
+    world.kill_writers(world.client());
+    world.only(&all).await;
+    world.open().await.append(SHORT).await;
 }
