@@ -131,10 +131,10 @@ pub struct Server {
 pub struct Opening {
     /// The address of the writer's device.
     pub addr: IpAddr,
-    /// The addresses of all servers, also of those that do not run. After [`Log::replace`] it may be
-    /// an old list: the log then opens with its last list, or not at all.
+    /// The addresses of all servers in any order, also of those that do not run. After
+    /// [`Log::replace`] it may be an old list: the log then opens with its last list, or not at all.
     pub servers: Vec<SocketAddr>,
-    /// The epoch of the writer.
+    /// The epoch of the writer, which is below 2³¹.
     pub epoch: u64,
     /// The platform of the servers.
     pub platform: Platform,

@@ -228,6 +228,11 @@ impl<S: Subject> World<S> {
         self.0.epoch.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// The next writer has this epoch, which is higher than those before.
+    pub(crate) fn skip_to_epoch(&self, epoch: u64) {
+        self.0.epoch.store(epoch - 1, Ordering::Relaxed);
+    }
+
     /// The host of the usual writer.
     pub(crate) fn client(&self) -> &Host {
         &self.0.client

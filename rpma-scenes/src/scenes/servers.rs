@@ -7,7 +7,7 @@ use super::Scene;
 use crate::stage::Stage;
 use crate::subject::Ability::{GoesOn, Refills, Returns, Shares, Truncates};
 use crate::subject::{Shape, Subject};
-use crate::world::{RETURNS, World};
+use crate::world::{RETURNS, World, fail};
 use crate::writer::Writer;
 
 const SHORT: usize = Shape::LEAST_LONGEST;
@@ -35,7 +35,8 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
         },
         Scene {
             name: "newer-writer",
-            promise: "A record that became durable for a newer writer is not lost to a longer log of an older one.",
+            promise: "A record that became durable for a newer writer is not lost to a longer log of an older one, \
+                      whatever its epoch is.",
             needs: &[GoesOn],
             play: newer_writer,
         },
@@ -163,6 +164,9 @@ fn was_away<S: Subject>(stage: &Stage<S>) {
     });
 }
 
+/// Epochs of writers, of which the first byte or the first two are 0.
+const EPOCHS: [u64; 5] = [2, 256, 257, 1 << 16, (1 << 16) + 1];
+
 fn newer_writer<S: Subject>(stage: &Stage<S>) {
     stage.play(stage.extent(2, 20), async |world| {
         // Several records: the opening of a newer writer may have a position as well.
@@ -176,6 +180,22 @@ fn newer_writer<S: Subject>(stage: &Stage<S>) {
         let newer = &all[all.len() - (world.shape().quorum() - few)..];
         world.only(&[&all[..few], newer].concat()).await;
         world.open().await.append(SHORT).await;
+    });
+    // Each writer has other servers, and the list in another order.
+    stage.play(stage.extent(1, 5), async |world| {
+        drop(world.begun().await);
+        world.kill_writers(world.client());
+        for (nth, epoch) in EPOCHS.into_iter().enumerate() {
+            world.skip_to_epoch(epoch);
+            world.only(&world.enough(nth)).await;
+            let mut list = world.list();
+            list.rotate_left(nth % world.shape().servers);
+            let opened = world.try_open_with(world.client(), &list).await;
+            let writer = opened.unwrap_or_else(|why| fail(format!("the log does not open: {why}")));
+            writer.append(SHORT).await;
+            drop(writer);
+            world.kill_writers(world.client());
+        }
     });
 }
 
