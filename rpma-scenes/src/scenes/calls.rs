@@ -24,7 +24,7 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
         Scene {
             name: "forgets-again",
             promise: "A truncation or a change of the servers that is called again after it has failed returns when \
-                      enough servers have it.",
+                      enough servers have it, and a truncation to an earlier position changes nothing.",
             needs: &[GoesOn],
             play: forgets_again,
         },
@@ -67,6 +67,7 @@ fn lengths<S: Subject>(stage: &Stage<S>) {
 fn forgets_again<S: Subject>(stage: &Stage<S>) {
     let lacks = |ability| stage.subject.shape().lacks(ability);
     if !lacks(Truncates) {
+        stage.play(stage.extent(1, 20), async |world| forgets_less(world).await);
         stage.play(stage.extent(2, 20), async |world| {
             let writer = world.begun().await;
             writer.append(SHORT).await;
@@ -82,6 +83,20 @@ fn forgets_again<S: Subject>(stage: &Stage<S>) {
     if !lacks(Replaces) {
         replaces_again(stage);
     }
+}
+
+/// A truncation to an earlier position changes nothing, and the records keep their places.
+async fn forgets_less<S: Subject>(world: &World<S>) {
+    let writer = world.begun().await;
+    let before = writer.append(SHORT).await;
+    let to = writer.append(SHORT).await;
+    writer.truncate(to).await;
+    let _any = writer.try_truncate(before).await;
+    for len in [world.shape().longest, SHORT] {
+        writer.append(len).await;
+    }
+    writer.check().await;
+    opens_after(world, writer, (&[], &world.last())).await;
 }
 
 /// The others are cut off at some moment of the change.
