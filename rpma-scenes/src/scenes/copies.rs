@@ -16,7 +16,7 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
     vec![
         Scene {
             name: "minutes-away",
-            promise: "A server that was away for minutes counts as a copy again.",
+            promise: "A server that was away for minutes, or often, counts as a copy again.",
             needs: &[GoesOn, Returns],
             play: minutes_away,
         },
@@ -76,6 +76,21 @@ fn minutes_away<S: Subject>(stage: &Stage<S>) {
         }
         counts_again(world, writer).await;
     });
+    stage.play(stage.extent(1, 10), async |world| often_away(world).await);
+}
+
+/// More often than most logs try anything again.
+const TIMES_AWAY: usize = 12;
+
+async fn often_away<S: Subject>(world: &World<S>) {
+    let (last, writer) = was_away(world).await;
+    for _ in 0..TIMES_AWAY {
+        world.start(last).await;
+        world.settle().await;
+        world.kill(last).await;
+    }
+    world.start(last).await;
+    counts_again(world, writer).await;
 }
 
 fn counts_once<S: Subject>(stage: &Stage<S>) {
