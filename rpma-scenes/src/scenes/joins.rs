@@ -169,6 +169,9 @@ pub(super) async fn was_away<S: Subject>(world: &World<S>) -> (usize, Writer<S>)
     (last, writer)
 }
 
+/// Longer than a writer needs until it has lost its connections.
+const LOSES: Duration = Duration::from_secs(15);
+
 fn returns<S: Subject>(stage: &Stage<S>) {
     let (most, step) = (40, stage.extent(5, 1) as usize);
     for (seed, more) in (1..).zip((1..most).step_by(step)) {
@@ -183,6 +186,61 @@ fn returns<S: Subject>(stage: &Stage<S>) {
             counts_again(world, writer).await;
         });
     }
+    stage.play(stage.extent(1, 20), async |world| {
+        counts_at_once(world).await
+    });
+    stage.play(stage.extent(1, 20), async |world| {
+        forgets_at_once(world).await
+    });
+}
+
+/// A truncation waits for a server that comes back. When it is done, the others go.
+async fn forgets_at_once<S: Subject>(world: &World<S>) {
+    let writer = world.begun().await;
+    let to = writer.append(SHORT).await;
+    world.settle().await;
+    let away = &world.all()[world.few()..];
+    away.iter().for_each(|n| world.link(*n).partition());
+    world.sleep(LOSES).await;
+    let truncate = world.spawn(world.client(), {
+        let writer = writer.clone();
+        async move { writer.try_truncate(to).await }
+    });
+    world.sleep(Duration::from_secs(1)).await;
+    world.link(world.last_one()).heal();
+    let _any = truncate.join().await;
+    drop(writer);
+    world.kill_writers(world.client());
+    world.cut_all().await;
+    away.iter().for_each(|n| world.link(*n).heal());
+    world.only(&world.last()).await;
+    world.open().await.append(SHORT).await;
+}
+
+/// A record waits for a server that has missed others. When it is durable, the power of all servers
+/// fails at once.
+async fn counts_at_once<S: Subject>(world: &World<S>) {
+    let (last, writer) = was_away(world).await;
+    for _ in 0..world.shape().records / 2 {
+        writer.append(world.shape().longest).await;
+    }
+    drop(writer);
+    world.kill_writers(world.client());
+    let writer = world.open().await;
+    let away = &world.all()[1..1 + world.spare()];
+    away.iter().for_each(|n| world.link(*n).partition());
+    let append = world.spawn(world.client(), {
+        let writer = writer.clone();
+        async move { writer.try_append(SHORT).await }
+    });
+    world.start(last).await;
+    append.join().await;
+    world.cut_all().await;
+    drop(writer);
+    world.kill_writers(world.client());
+    away.iter().for_each(|n| world.link(*n).heal());
+    world.only(&world.last()).await;
+    world.open().await.append(SHORT).await;
 }
 
 fn dies_joining<S: Subject>(stage: &Stage<S>) {
@@ -234,6 +292,22 @@ fn returns_empty<S: Subject>(stage: &Stage<S>) {
         world.refill(last).await;
         world.start(last).await;
         world.sleep(RETURNS).await;
+        drop(writer);
+        world.kill_writers(world.client());
+        world.only(&world.last()).await;
+        world.open().await.append(SHORT).await;
+    });
+    // One server after the other gets the records of the writer before as well.
+    stage.play(stage.extent(1, 10), async |world| {
+        drop(world.begun().await);
+        world.kill_writers(world.client());
+        let writer = world.open().await;
+        writer.append(SHORT).await;
+        for n in world.last() {
+            world.refill(n).await;
+            world.start(n).await;
+            world.sleep(RETURNS).await;
+        }
         drop(writer);
         world.kill_writers(world.client());
         world.only(&world.last()).await;
@@ -321,6 +395,15 @@ fn other_records<S: Subject>(stage: &Stage<S>) {
         let (few, writer) = have_forgotten(world).await;
         few_open(world, few, writer).await;
     });
+    // The next writer goes on from them.
+    let prepare = async |world: &World<S>| {
+        few_forget(world, world.spare()).await;
+        world.only(&world.first()).await;
+    };
+    let program = async |world: &World<S>, ()| drop(world.open().await);
+    for seed in stage.turns(1) {
+        stage.cut((seed, stage.extent(8, 1)), prepare, program);
+    }
 }
 
 /// These servers come back. When they count again, they open the log with those that go then.
@@ -338,19 +421,22 @@ async fn few_open<S: Subject>(world: &World<S>, few: Vec<usize>, writer: Writer<
     world.open().await.append(SHORT).await;
 }
 
-/// The first servers are away. They have forgotten records that the log keeps, and may have others in
-/// their room.
-async fn have_forgotten<S: Subject>(world: &World<S>) -> (Vec<usize>, Writer<S>) {
+/// The first servers alone have forgotten records, and may have others in their room. Some of the last
+/// ones have never had any. Returns some positions of the records before.
+async fn few_forget<S: Subject>(world: &World<S>, without: usize) -> Vec<u64> {
     let Shape {
         longest, records, ..
     } = *world.shape();
-    let writer = world.begun().await;
+    let (writer, all) = (world.begun().await, world.all());
+    for n in &all[all.len() - without..] {
+        world.kill(*n).await;
+    }
     let mut positions = Vec::new();
     for _ in 0..records - 4 {
         positions.push(writer.append(longest).await);
     }
     world.settle().await;
-    let cut_off = &world.all()[world.few()..];
+    let cut_off = &all[world.few()..];
     cut_off.iter().for_each(|n| world.link(*n).partition());
     let to = positions[positions.len() / 2];
     let truncate = world.spawn(world.client(), {
@@ -365,6 +451,12 @@ async fn have_forgotten<S: Subject>(world: &World<S>) -> (Vec<usize>, Writer<S>)
     drop(writer);
     world.kill_writers(world.client());
     cut_off.iter().for_each(|n| world.link(*n).heal());
+    positions
+}
+
+/// The first servers are away. They have forgotten records that the log keeps.
+async fn have_forgotten<S: Subject>(world: &World<S>) -> (Vec<usize>, Writer<S>) {
+    let positions = few_forget(world, 0).await;
     world.only(&world.last()).await;
     let writer = world.open().await;
     // It may have read the records of a server that has not forgotten any.
