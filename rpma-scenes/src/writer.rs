@@ -147,6 +147,20 @@ impl<S: Subject> Writer<S> {
         Ok(())
     }
 
+    /// A server that has a place in the log takes no other one: two copies of a record would be one.
+    pub(crate) async fn takes_no_member(&self, old: usize, member: usize) {
+        let world = &self.world;
+        let (epoch, [old, member]) = (self.epoch, [old, member].map(|n| (name(n), world.addr(n))));
+        let text = format!("writer {epoch} replaces {} by {}", old.0, member.0);
+        let act = world.acts().calls(text);
+        let replace = self.log.replace(old.1, member.1);
+        let done = exec::on(S::BLOCKS, &self.host, "replace", replace).await;
+        match done {
+            Ok(()) => fail(format!("{} has two places in the log", member.0)),
+            Err(error) => world.acts().answers(act, error.to_string()),
+        }
+    }
+
     pub(crate) async fn replace(&self, old: usize, new: usize) {
         let done = self.try_replace(old, new).await;
         done.unwrap_or_else(|error| {

@@ -15,8 +15,8 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
     vec![
         Scene {
             name: "counts-no-more",
-            promise: "Appends go on while a server is replaced by another one, and from then on the old one does not \
-                      count.",
+            promise: "Appends go on while a server is replaced by another one that has no place yet, and from then on the \
+                      old one does not count.",
             needs: &[GoesOn, Replaces],
             play: counts_no_more,
         },
@@ -121,6 +121,7 @@ fn counts_no_more<S: Subject>(stage: &Stage<S>) {
                 }
             }
         });
+        writer.takes_no_member(old, world.all()[0]).await;
         writer.replace(old, new).await;
         load.join().await;
         does_not_count(world, writer).await;
