@@ -12,6 +12,9 @@ pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + S
 /// A log under test, whose calls are awaited. The servers and the writers are tasks of one thread of
 /// tokio, in virtual time. [`blocking::Subject`](crate::blocking::Subject) is for threads.
 ///
+/// Only a suite makes a [`Server`] and an [`Opening`]. For tests of your own, such as one that repeats
+/// the history of a report, put the bodies into functions of an address and a path.
+///
 /// Each future is polled on its host. So opening a device and opening persistent memory need no
 /// [`Host::enter`], unless the subject does this in a task of its own.
 pub trait Subject: Send + Sync + 'static {
@@ -37,6 +40,7 @@ pub trait Subject: Send + Sync + 'static {
     /// Opens the log as its next writer. The epoch 1 makes the log, and each later writer has a
     /// higher epoch. A later one makes no log while a server is away that may have it: those that it
     /// reaches may be new, or have lost their memory.
+    /// If the first writer dies before it has opened the log, later ones may make it or fail.
     ///
     /// # Errors
     ///
@@ -58,7 +62,8 @@ pub trait Log: Send + Sync + 'static {
     fn read_all(&self) -> impl Future<Output = Result<Vec<Record>>> + Send;
 
     /// Forgets the records before that of a position, which [`append`](Self::append) has returned.
-    /// After `Ok`, their room can be used again.
+    /// After `Ok`, their room can be used again. Other tasks may append meanwhile. A position before
+    /// that of an earlier truncation changes nothing, with `Ok` or an error.
     ///
     /// # Errors
     ///
@@ -75,7 +80,8 @@ pub trait Log: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The outcome is unknown, or the log cannot do that: see [`Ability::Replaces`].
+    /// The outcome is unknown, and the same call may come again. Or the new server has a place in the
+    /// log already, or the log cannot do that: see [`Ability::Replaces`].
     fn replace(&self, old: SocketAddr, new: SocketAddr) -> impl Future<Output = Result<()>> + Send {
         async move { Err(format!("{old} cannot be replaced by {new}").into()) }
     }
