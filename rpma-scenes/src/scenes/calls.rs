@@ -25,7 +25,7 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
             name: "forgets-again",
             promise: "A truncation or a change of the servers that is called again after it has failed returns when \
                       enough servers have it, and a truncation to an earlier position changes nothing.",
-            needs: &[GoesOn],
+            needs: &[GoesOn, Truncates],
             play: forgets_again,
         },
     ]
@@ -65,22 +65,19 @@ fn lengths<S: Subject>(stage: &Stage<S>) {
 }
 
 fn forgets_again<S: Subject>(stage: &Stage<S>) {
-    let lacks = |ability| stage.subject.shape().lacks(ability);
-    if !lacks(Truncates) {
-        stage.play(stage.extent(1, 20), async |world| forgets_less(world).await);
-        stage.play(stage.extent(2, 20), async |world| {
-            let writer = world.begun().await;
-            writer.append(SHORT).await;
-            let to = writer.append(SHORT).await;
-            world.settle().await;
-            let cut_off = cut_off(world);
-            for _ in 0..2 {
-                let _any = writer.try_truncate(to).await;
-            }
-            opens_after(world, writer, (&cut_off, &world.last())).await;
-        });
-    }
-    if !lacks(Replaces) {
+    stage.play(stage.extent(1, 20), async |world| forgets_less(world).await);
+    stage.play(stage.extent(2, 20), async |world| {
+        let writer = world.begun().await;
+        writer.append(SHORT).await;
+        let to = writer.append(SHORT).await;
+        world.settle().await;
+        let cut_off = cut_off(world);
+        for _ in 0..2 {
+            let _any = writer.try_truncate(to).await;
+        }
+        opens_after(world, writer, (&cut_off, &world.last())).await;
+    });
+    if !stage.subject.shape().lacks(Replaces) {
         replaces_again(stage);
     }
 }
