@@ -67,6 +67,14 @@ impl<S: Subject> World<S> {
         self.open_on(&self.client().clone()).await
     }
 
+    /// A writer ends. The last servers open the log, and take a record.
+    pub(crate) async fn last_open_after(&self, writer: Writer<S>) {
+        drop(writer);
+        self.kill_writers(self.client());
+        self.only(&self.last()).await;
+        self.open().await.append(Shape::LEAST_LONGEST).await;
+    }
+
     /// A log that all servers have, with one durable record.
     pub(crate) async fn begun(&self) -> Writer<S> {
         self.begun_on(&self.all()).await

@@ -292,10 +292,7 @@ fn returns_empty<S: Subject>(stage: &Stage<S>) {
         world.refill(last).await;
         world.start(last).await;
         world.sleep(RETURNS).await;
-        drop(writer);
-        world.kill_writers(world.client());
-        world.only(&world.last()).await;
-        world.open().await.append(SHORT).await;
+        world.last_open_after(writer).await;
     });
     // One server after the other gets the records of the writer before as well.
     stage.play(stage.extent(1, 10), async |world| {
@@ -308,10 +305,7 @@ fn returns_empty<S: Subject>(stage: &Stage<S>) {
             world.start(n).await;
             world.sleep(RETURNS).await;
         }
-        drop(writer);
-        world.kill_writers(world.client());
-        world.only(&world.last()).await;
-        world.open().await.append(SHORT).await;
+        world.last_open_after(writer).await;
     });
 }
 
@@ -539,10 +533,7 @@ fn restarts<S: Subject>(stage: &Stage<S>) {
         world.start(n).await;
         world.sleep(RETURNS).await;
         writer.check().await;
-        drop(writer);
-        world.kill_writers(world.client());
-        world.only(&world.last()).await;
-        world.open().await.append(SHORT).await;
+        world.last_open_after(writer).await;
         steps
     });
 }

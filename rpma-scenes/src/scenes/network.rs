@@ -98,7 +98,7 @@ fn late_answer<S: Subject>(stage: &Stage<S>) {
 /// So many rounds are some laps, as each appends about one record.
 const ROUNDS: usize = 60;
 
-/// A log that is full, of which one record is forgotten at a time: the next ones may fit or not.
+/// A full log forgets one record at a time, and the next ones may fit or not.
 async fn full_laps<S: Subject>(world: &World<S>) {
     let writer = world.begun().await;
     let seed = world.fabric().seed().unwrap_or(0) as usize;

@@ -36,7 +36,7 @@ pub(super) fn scenes<S: Subject>() -> Vec<Scene<S>> {
         Scene {
             name: "newer-writer",
             promise: "A record that became durable for a newer writer is not lost to a longer log of an older one, \
-                      whatever its epoch is.",
+                      with epochs of any size.",
             needs: &[GoesOn],
             play: newer_writer,
         },
